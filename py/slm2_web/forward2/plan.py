@@ -1,0 +1,375 @@
+"""A model's manifest as a list of dispatches: pure data, the same for every executor.
+
+    embed -> n_layers x [ norm+quantize -> qkv -> rope+cache
+                          -> scores -> softmax -> values -> quantize -> out(+)
+                          -> norm+quantize -> gate,up -> silu*mul+quantize -> down(+) ]
+          -> norm+quantize -> logits
+
+(+) adds to the residual stream `x` in place. A plan has two bodies, one for a single token and one for a
+chunk of them; they differ only in how many tokens a matmul's thread takes, never in a sum's order. The
+logits are a tail of their own, for the last token only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from slm2_web.errors import FormatError
+from slm2_web.forward2.exactmath import GROUP
+from slm2_web.forward2.kernels import (
+    KERNELS,
+    MAX_BINDING_BYTES,
+    OFFSET_ALIGNMENT_BYTES,
+    PREFILL_TILE_TOKENS,
+    STEP_BYTES,
+)
+from slm2_web.manifest import Manifest, TensorEntry
+
+Variable = Literal["one", "n_tokens", "seq_len"]
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A number of workgroups that may depend on the step: ceil(variable * mul / div)."""
+
+    variable: Variable
+    mul: int = 1
+    div: int = 1
+
+    def count(self, n_tokens: int, seq_len: int) -> int:
+        """Workgroups for a step."""
+        value = {"one": 1, "n_tokens": n_tokens, "seq_len": seq_len}[self.variable]
+        return -(-value * self.mul // self.div)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A byte range of a buffer."""
+
+    buffer: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """One kernel run: its override constants, what it binds after the step, and its grid."""
+
+    kernel: str
+    constants: Mapping[str, float]
+    bindings: tuple[Binding, ...]
+    grid: tuple[Extent, Extent, Extent]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A device buffer that holds the weights' bytes `start` to `end`."""
+
+    buffer: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything an executor needs: buffers by size, weight segments, and the dispatches."""
+
+    vocab_size: int
+    max_seq_len: int
+    max_chunk_tokens: int
+    buffers: Mapping[str, int]
+    segments: tuple[Segment, ...]
+    decode: tuple[Dispatch, ...]
+    prefill: tuple[Dispatch, ...]
+    logits: tuple[Dispatch, ...]
+
+    def memory_bytes(self) -> Mapping[str, int]:
+        """Device bytes: weights, KV cache, the rest."""
+        cache = sum(size for name, size in self.buffers.items() if name.startswith("kv"))
+        return {
+            "weights": sum(s.end - s.start for s in self.segments),
+            "kv_cache": cache,
+            "work": sum(self.buffers.values()) - cache,
+        }
+
+
+ONE = Extent("one")
+
+
+@dataclass(slots=True)
+class _Builder:
+    manifest: Manifest
+    max_seq_len: int
+    max_chunk_tokens: int
+    max_binding_bytes: int
+    buffers: dict[str, int] = field(default_factory=dict)
+    segments: list[Segment] = field(default_factory=list)
+
+    def lay_out_weights(self) -> None:
+        """Cover the weights by as few buffers as the binding limit allows, none cutting a bound part."""
+        extents = sorted(
+            (tensor.planes[plane] + start, tensor.planes[plane] + end)
+            for tensor in self.manifest.tensors.values()
+            for plane in tensor.planes
+            for start, end in self._plane_parts(tensor, plane)
+        )
+        start, stop = extents[0]
+        for low, high in extents[1:]:
+            if high - start > self.max_binding_bytes:
+                self.segments.append(Segment(f"weights.{len(self.segments)}", start, stop))
+                start = low
+            stop = high
+        # Devices copy whole words; planes are padded, so rounding up stays inside the weights.
+        stop = min(-(-stop // OFFSET_ALIGNMENT_BYTES) * OFFSET_ALIGNMENT_BYTES, self.manifest.weights_bytes)
+        self.segments.append(Segment(f"weights.{len(self.segments)}", start, stop))
+
+    def parts(self, tensor: TensorEntry) -> Iterator[tuple[int, int]]:
+        """(first row, rows) of each part of a tensor whose planes fit a binding."""
+        rows, _ = tensor.shape
+        row_bytes = max(tensor.plane_bytes(plane) // rows for plane in tensor.planes)
+        step = rows
+        if rows * row_bytes > self.max_binding_bytes:
+            # A multiple of 256 rows begins at an aligned offset in every plane.
+            step = self.max_binding_bytes // row_bytes // OFFSET_ALIGNMENT_BYTES * OFFSET_ALIGNMENT_BYTES
+            if not step:
+                raise FormatError("format.unsupported", f"a row of {row_bytes} bytes does not fit a binding")
+        for first in range(0, rows, step):
+            yield first, min(step, rows - first)
+
+    def _plane_parts(self, tensor: TensorEntry, plane: str) -> Iterator[tuple[int, int]]:
+        row_bytes = tensor.plane_bytes(plane) // tensor.shape[0]
+        for first, rows in self.parts(tensor):
+            yield first * row_bytes, (first + rows) * row_bytes
+
+    def weight(self, name: str, plane: str, first_row: int = 0, rows: int | None = None) -> Binding:
+        """The binding of a tensor's plane, from `first_row`."""
+        tensor = self.manifest.tensors[name]
+        row_bytes = tensor.plane_bytes(plane) // tensor.shape[0]
+        start = tensor.planes[plane] + first_row * row_bytes
+        size = (tensor.shape[0] if rows is None else rows) * row_bytes
+        for segment in self.segments:
+            if segment.start <= start and start + size <= segment.end:
+                # Bindings are whole 4-byte words; planes are padded to their alignment, so this stays inside.
+                return Binding(segment.buffer, start - segment.start, -(-size // 4) * 4)
+        raise AssertionError(name)
+
+    def buffer(self, name: str, size: int) -> Binding:
+        """The whole of a work buffer, made at its first mention."""
+        size = -(-size // 16) * 16
+        known = self.buffers.setdefault(name, size)
+        assert size <= known, name
+        if size > self.max_binding_bytes:
+            raise FormatError("format.unsupported", f"buffer {name} of {size} bytes does not fit a binding")
+        return Binding(name, 0, size)
+
+    def quantized(self, cols: int) -> tuple[Binding, Binding]:
+        """xq and xm, the quantised activations of `cols` columns."""
+        size = self.max_chunk_tokens * cols
+        return self.buffer("xq", size), self.buffer("xm", size // GROUP * 8)
+
+    def matmul(
+        self,
+        name: str,
+        y: str,
+        *,
+        stride: int,
+        offset: int = 0,
+        tile: int,
+        add: bool = False,
+        last: bool = False,
+    ) -> Iterator[Dispatch]:
+        """y[t, offset + row] (+)= tensor[row, :] . x[t, :], a dispatch per part of the tensor."""
+        tensor = self.manifest.tensors[name]
+        if tensor.type == "f32":
+            raise FormatError("format.unsupported", f"tensor {name!r}: f32 matrices")
+        _, cols = tensor.shape
+        tokens = 1 if last else self.max_chunk_tokens
+        for first, rows in self.parts(tensor):
+            yield _dispatch(
+                f"matmul_{tensor.type}",
+                {
+                    "COLS": cols,
+                    "ROWS": rows,
+                    "STRIDE": stride,
+                    "OFFSET": offset + first,
+                    "TOKENS": tile,
+                    "ADD": int(add),
+                    "LAST": int(last),
+                },
+                (
+                    *self.quantized(cols),
+                    self.weight(name, "quants", first, rows),
+                    self.weight(name, "scales", first, rows),
+                    self.buffer(y, tokens * stride * 4),
+                ),
+                (Extent("one", rows, 64), ONE if last else Extent("n_tokens", 1, tile), ONE),
+            )
+
+    def norm(self, name: str, x: Binding, cols: int) -> Dispatch:
+        """RMSNorm of x by a weight, quantised into xq and xm."""
+        return _dispatch(
+            "rmsnorm_quantize",
+            {
+                "COLS": cols,
+                "INV_COLS": float(np.float32(1.0 / cols)),
+                "EPS": float(np.float32(self.manifest.config.norm_eps)),
+            },
+            (
+                x,
+                self.weight(name, "values"),
+                *self.quantized(cols),
+            ),
+            (ONE, Extent("n_tokens"), ONE),
+        )
+
+    def body(self, tile: int) -> Iterator[Dispatch]:
+        """Ids to the last layer's residual stream."""
+        config = self.manifest.config
+        chunk = self.max_chunk_tokens
+        q_dim, kv_dim = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
+        heads = {"N_HEADS": config.n_heads, "HEAD_DIM": config.head_dim, "MAX_SEQ": self.max_seq_len}
+        grouped = {**heads, "N_KV_HEADS": config.n_kv_heads}
+        x = self.buffer("x", chunk * config.dim * 4)
+        qkv_width = q_dim + 2 * kv_dim
+        qkv = self.buffer("qkv", chunk * qkv_width * 4)
+        qq = self.buffer("qq", chunk * q_dim)
+        qs = self.buffer("qs", chunk * q_dim // GROUP * 4)
+        scores = self.buffer("scores", chunk * config.n_heads * self.max_seq_len * 4)
+        norm = self.buffer("norm", chunk * config.n_heads * 4)
+        attn = self.buffer("attn", chunk * q_dim * 4)
+        gate_up = self.buffer("gate_up", chunk * 2 * config.hidden_dim * 4)
+        rope = self.buffer("rope", self.max_seq_len * config.head_dim * 4)
+        ids = self.buffer("ids", chunk * 4)
+
+        embed = self.manifest.tensors["embed"]
+        for first, rows in self.parts(embed):
+            yield _dispatch(
+                f"embed_{embed.type}",
+                {"COLS": config.dim, "ROW0": first, "ROWS": rows},
+                (
+                    ids,
+                    self.weight("embed", "quants", first, rows),
+                    self.weight("embed", "scales", first, rows),
+                    x,
+                ),
+                (Extent("one", config.dim // 4, 64), Extent("n_tokens"), ONE),
+            )
+        for i in range(config.n_layers):
+            layer = f"layers.{i}"
+            kvq = self.buffer(f"kv.{i}.quants", 2 * self.max_seq_len * kv_dim)
+            kvs = self.buffer(f"kv.{i}.scales", 2 * self.max_seq_len * kv_dim // GROUP * 4)
+            yield self.norm(f"{layer}.attn_norm", x, config.dim)
+            offset = 0
+            for name in self.stored(
+                f"{layer}.attn_qkv", (f"{layer}.attn_q", f"{layer}.attn_k", f"{layer}.attn_v")
+            ):
+                yield from self.matmul(name, "qkv", stride=qkv_width, offset=offset, tile=tile)
+                offset += self.manifest.tensors[name].shape[0]
+            yield _dispatch(
+                "rope_kv",
+                grouped,
+                (qkv, rope, qq, qs, kvq, kvs),
+                (Extent("one", qkv_width // GROUP, 64), Extent("n_tokens"), ONE),
+            )
+            yield _dispatch(
+                "attn_scores",
+                {**grouped, "SCALE": float(np.float32(1.0 / math.sqrt(config.head_dim)))},
+                (qq, qs, kvq, kvs, scores),
+                (Extent("seq_len", 1, 64), Extent("one", config.n_heads), Extent("n_tokens")),
+            )
+            yield _dispatch(
+                "attn_softmax",
+                {"N_HEADS": config.n_heads, "MAX_SEQ": self.max_seq_len},
+                (scores, norm),
+                (Extent("one", config.n_heads), Extent("n_tokens"), ONE),
+            )
+            yield _dispatch(
+                "attn_values",
+                grouped,
+                (scores, norm, kvq, kvs, attn),
+                (Extent("one", q_dim // 4, 64), Extent("n_tokens"), ONE),
+            )
+            yield _dispatch(
+                "quantize",
+                {"COLS": q_dim},
+                (attn, *self.quantized(q_dim)),
+                (Extent("one", q_dim // GROUP, 64), Extent("n_tokens"), ONE),
+            )
+            yield from self.matmul(f"{layer}.attn_out", "x", stride=config.dim, tile=tile, add=True)
+            yield self.norm(f"{layer}.ffn_norm", x, config.dim)
+            offset = 0
+            for name in self.stored(f"{layer}.ffn_gate_up", (f"{layer}.ffn_gate", f"{layer}.ffn_up")):
+                yield from self.matmul(
+                    name, "gate_up", stride=2 * config.hidden_dim, offset=offset, tile=tile
+                )
+                offset += self.manifest.tensors[name].shape[0]
+            yield _dispatch(
+                "silu_mul_quantize",
+                {"COLS": config.hidden_dim},
+                (gate_up, *self.quantized(config.hidden_dim)),
+                (Extent("one", config.hidden_dim // GROUP, 64), Extent("n_tokens"), ONE),
+            )
+            yield from self.matmul(f"{layer}.ffn_down", "x", stride=config.dim, tile=tile, add=True)
+
+    def tail(self) -> Iterator[Dispatch]:
+        """The last token's residual stream to logits."""
+        config = self.manifest.config
+        output = "output" if "output" in self.manifest.tensors else "embed"
+        yield self.norm("final_norm", self.buffer("x", self.max_chunk_tokens * config.dim * 4), config.dim)
+        yield from self.matmul(output, "logits", stride=config.vocab_size, tile=1, last=True)
+
+    def stored(self, fused: str, separate: Sequence[str]) -> Sequence[str]:
+        """The name of a fused tensor, or those of its parts, whichever the model holds."""
+        return (fused,) if fused in self.manifest.tensors else separate
+
+
+def _dispatch(
+    kernel: str,
+    constants: Mapping[str, float],
+    bindings: tuple[Binding, ...],
+    grid: tuple[Extent, Extent, Extent],
+) -> Dispatch:
+    declared = KERNELS[kernel]
+    assert set(constants) == set(declared.constants), kernel
+    assert len(bindings) == len(declared.bindings), kernel
+    return Dispatch(kernel, constants, bindings, grid)
+
+
+def build_plan(
+    manifest: Manifest,
+    *,
+    max_seq_len: int,
+    max_chunk_tokens: int,
+    max_binding_bytes: int = MAX_BINDING_BYTES,
+) -> Plan:
+    """The plan of a model.
+
+    `manifest` has passed `packed.check_tensors`. Raises: FormatError `format.unsupported` when a part of the
+    model can't be bound.
+    """
+    assert 1 <= max_seq_len <= manifest.config.max_seq_len
+    assert 1 <= max_chunk_tokens <= max_seq_len
+    builder = _Builder(manifest, max_seq_len, max_chunk_tokens, max_binding_bytes)
+    # The widest use of the shared activations fixes their size.
+    config = manifest.config
+    widest = max(config.dim, config.hidden_dim, config.n_heads * config.head_dim)
+    builder.quantized(widest)
+    builder.lay_out_weights()
+    decode = tuple(builder.body(1))
+    prefill = tuple(builder.body(PREFILL_TILE_TOKENS))
+    logits = tuple(builder.tail())
+    return Plan(
+        vocab_size=config.vocab_size,
+        max_seq_len=max_seq_len,
+        max_chunk_tokens=max_chunk_tokens,
+        buffers={"step": STEP_BYTES, **builder.buffers},
+        segments=tuple(builder.segments),
+        decode=decode,
+        prefill=prefill,
+        logits=logits,
+    )

@@ -1,0 +1,339 @@
+"""The numpy executor: plain loops over the contract's orders. It defines the bits.
+
+Each kernel is a function of the step and of its bindings as flat arrays, under the kernel's name; `run`
+executes a plan's dispatches with them. Integer dot products go through float32 BLAS, which is exact here:
+every sum stays below 2^24, whatever the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slm2_web.errors import DeviceError
+from slm2_web.forward2 import exactmath
+from slm2_web.forward2.exactmath import ATTENTION_BLOCK, F32, GROUP, LANES
+from slm2_web.forward2.executor import DEFAULT_SEQ_LEN
+from slm2_web.forward2.kernels import KERNELS
+from slm2_web.forward2.plan import Dispatch, Plan, build_plan
+from slm2_web.packed import PackedModel
+
+# Rows of a matrix that are unpacked at a time: bounds the reference's memory, never seen in a result.
+_ROWS_AT_ONCE = 4096
+
+Bytes = NDArray[np.uint8]
+Constants = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One forward pass: `n_tokens` ids from position `pos`."""
+
+    n_tokens: int
+    pos: int
+
+    @property
+    def seq_len(self) -> int:
+        """Positions in use after the step."""
+        return self.pos + self.n_tokens
+
+
+def unpack_quants(kind: str, quants: Bytes, rows: int, cols: int) -> NDArray[np.int8]:
+    """A quants plane as i8[rows, cols]: q4_0's offset of 8 applied, q4_1's and q8_0's values as stored."""
+    if kind == "q8_0":
+        return quants.view(np.int8).reshape(rows, cols)
+    packed = quants.reshape(rows, cols // GROUP, GROUP // 2)
+    values = np.concatenate([packed & 15, packed >> 4], axis=2).view(np.int8).reshape(rows, cols)
+    return values - np.int8(8) if kind == "q4_0" else values
+
+
+def unpack_scales(kind: str, scales: Bytes, rows: int, cols: int) -> tuple[F32, F32 | None]:
+    """A scales plane as (d: f32[rows, cols/32], m: the same or None). f16 to f32 is exact."""
+    halves = scales.view(np.float16).astype(np.float32)
+    if kind == "q4_1":
+        pairs = halves.reshape(rows, cols // GROUP, 2)
+        return pairs[:, :, 0], pairs[:, :, 1]
+    return halves.reshape(rows, cols // GROUP), None
+
+
+def _embed(kind: str, step: Step, c: Constants, ids: Bytes, quants: Bytes, scales: Bytes, x: Bytes) -> None:
+    """x[t, :] = the embedding row of ids[t], for the ids in ROW0 .. ROW0 + ROWS."""
+    cols, first, rows = c["COLS"], c["ROW0"], c["ROWS"]
+    out = x.view(np.float32)
+    row_bytes = {p: len(plane) // rows for p, plane in (("quants", quants), ("scales", scales))}
+    for t, token in enumerate(ids.view(np.uint32)[: step.n_tokens].tolist()):
+        row = token - first
+        if not 0 <= row < rows:
+            continue
+        q = unpack_quants(kind, quants[row * row_bytes["quants"] : (row + 1) * row_bytes["quants"]], 1, cols)
+        d, m = unpack_scales(
+            kind, scales[row * row_bytes["scales"] : (row + 1) * row_bytes["scales"]], 1, cols
+        )
+        value = q.reshape(-1, GROUP).astype(np.float32) * d.reshape(-1, 1)
+        if m is not None:
+            value = value + m.reshape(-1, 1)
+        out[t * cols : (t + 1) * cols] = value.reshape(-1)
+
+
+def _put_quantized(xq: Bytes, xm: Bytes, values: F32) -> None:
+    q, meta = exactmath.quantize(values)
+    xq.view(np.int8)[: q.size] = q.reshape(-1)
+    xm.view(np.float32)[: meta.size] = meta.reshape(-1)
+
+
+def _rmsnorm_quantize(step: Step, c: Constants, x: Bytes, weight: Bytes, xq: Bytes, xm: Bytes) -> None:
+    """xq, xm = quantize(rms_norm(x[t, :]) * weight)."""
+    rows = x.view(np.float32)[: step.n_tokens * c["COLS"]].reshape(step.n_tokens, c["COLS"])
+    _put_quantized(xq, xm, exactmath.rms_norm(rows, weight.view(np.float32), np.float32(c["EPS"])))
+
+
+def _quantize(step: Step, c: Constants, x: Bytes, xq: Bytes, xm: Bytes) -> None:
+    """xq, xm = quantize(x[t, :])."""
+    _put_quantized(xq, xm, x.view(np.float32)[: step.n_tokens * c["COLS"]].reshape(step.n_tokens, c["COLS"]))
+
+
+def _silu_mul_quantize(step: Step, c: Constants, gate_up: Bytes, xq: Bytes, xm: Bytes) -> None:
+    """xq, xm = quantize(silu(gate[t, :]) * up[t, :]), gate and up side by side in a row."""
+    cols = c["COLS"]
+    rows = gate_up.view(np.float32)[: step.n_tokens * 2 * cols].reshape(step.n_tokens, 2 * cols)
+    _put_quantized(xq, xm, exactmath.silu(rows[:, :cols]) * rows[:, cols:])
+
+
+def _matmul(
+    kind: str, step: Step, c: Constants, xq: Bytes, xm: Bytes, quants: Bytes, scales: Bytes, y: Bytes
+) -> None:
+    """y[t, OFFSET + row] (+)= sum over groups g of dot(w[row, g], x[t, g]).
+
+    A group's term is `f32(dot_i32) * (d_w * d_x)`, plus `m_w * (d_x * sum(q_x))` for q4_1. Groups are dealt
+    to LANES lanes, each lane adds in ascending order from +0, the lanes are added in ascending order from +0.
+    LAST takes the last token only and writes it as row 0.
+    """
+    cols, rows, groups = c["COLS"], c["ROWS"], c["COLS"] // GROUP
+    first = step.n_tokens - 1 if c["LAST"] else 0
+    tokens = step.n_tokens - first
+    x = xq.view(np.int8)[first * cols : step.n_tokens * cols].reshape(tokens, groups, GROUP)
+    x_by_group = x.transpose(1, 0, 2).astype(np.float32)
+    meta = xm.view(np.float32)[first * groups * 2 : step.n_tokens * groups * 2].reshape(tokens, groups, 2)
+    out = y.view(np.float32)[: tokens * c["STRIDE"]].reshape(tokens, c["STRIDE"])
+    quant_bytes, scale_bytes = len(quants) // rows, len(scales) // rows
+    for low in range(0, rows, _ROWS_AT_ONCE):
+        high = min(low + _ROWS_AT_ONCE, rows)
+        q = unpack_quants(kind, quants[low * quant_bytes : high * quant_bytes], high - low, cols)
+        d, m = unpack_scales(kind, scales[low * scale_bytes : high * scale_bytes], high - low, cols)
+        w_by_group = q.reshape(high - low, groups, GROUP).transpose(1, 2, 0).astype(np.float32)
+        dots = np.matmul(x_by_group, w_by_group)  # [groups, tokens, rows], exact integers
+        total = np.zeros((tokens, high - low), np.float32)
+        for lane in range(LANES):
+            acc = np.zeros((tokens, high - low), np.float32)
+            for g in range(lane, groups, LANES):
+                term = dots[g] * (d[None, :, g] * meta[:, g, 0, None])
+                if m is not None:
+                    term = term + m[None, :, g] * meta[:, g, 1, None]
+                acc = acc + term
+            total = total + acc
+        place = out[:, c["OFFSET"] + low : c["OFFSET"] + high]
+        place[:] = place + total if c["ADD"] else total
+
+
+def _rope_kv(
+    step: Step, c: Constants, qkv: Bytes, rope: Bytes, qq: Bytes, qs: Bytes, kvq: Bytes, kvs: Bytes
+) -> None:
+    """Rotate q and k by position, halves of a head as pairs; quantise q, k and v; cache k and v."""
+    n_heads, n_kv, head_dim, max_seq = c["N_HEADS"], c["N_KV_HEADS"], c["HEAD_DIM"], c["MAX_SEQ"]
+    units = n_heads + 2 * n_kv
+    half = head_dim // 2
+    rows = qkv.view(np.float32)[: step.n_tokens * units * head_dim].reshape(step.n_tokens, units, head_dim)
+    table = rope.view(np.float32).reshape(-1, 1, half, 2)[step.pos : step.seq_len]
+    cos, sin = table[..., 0], table[..., 1]
+    turned = rows.copy()
+    low, high = rows[:, : n_heads + n_kv, :half], rows[:, : n_heads + n_kv, half:]
+    turned[:, : n_heads + n_kv, :half] = low * cos - high * sin
+    turned[:, : n_heads + n_kv, half:] = high * cos + low * sin
+    q, meta = exactmath.quantize(turned.reshape(step.n_tokens, units * head_dim))
+    q = q.reshape(step.n_tokens, units, head_dim)
+    scale = meta[:, :, 0].reshape(step.n_tokens, units, head_dim // GROUP)
+    size = step.n_tokens * n_heads
+    qq.view(np.int8)[: size * head_dim] = q[:, :n_heads].reshape(-1)
+    qs.view(np.float32)[: size * head_dim // GROUP] = scale[:, :n_heads].reshape(-1)
+    cache_q, cache_s = _cache(c, kvq, kvs)
+    assert step.seq_len <= max_seq
+    for which in range(2):
+        part = slice(n_heads + which * n_kv, n_heads + (which + 1) * n_kv)
+        cache_q[which, step.pos : step.seq_len] = q[:, part]
+        cache_s[which, step.pos : step.seq_len] = scale[:, part]
+
+
+def _cache(c: Constants, kvq: Bytes, kvs: Bytes) -> tuple[NDArray[np.int8], F32]:
+    """A layer's cache, k then v: q: i8[2, max_seq, n_kv_heads, head_dim], scale: f32[..., head_dim / 32]."""
+    n_kv, head_dim, max_seq = c["N_KV_HEADS"], c["HEAD_DIM"], c["MAX_SEQ"]
+    return (
+        kvq.view(np.int8)[: 2 * max_seq * n_kv * head_dim].reshape(2, max_seq, n_kv, head_dim),
+        kvs.view(np.float32)[: 2 * max_seq * n_kv * head_dim // GROUP].reshape(
+            2, max_seq, n_kv, head_dim // GROUP
+        ),
+    )
+
+
+def _attn_scores(
+    step: Step, c: Constants, qq: Bytes, qs: Bytes, kvq: Bytes, kvs: Bytes, scores: Bytes
+) -> None:
+    """scores[t, h, j] = q[t, h] . k[j, h / share] * SCALE, j <= pos + t; a head's groups added in order."""
+    n_heads, n_kv, head_dim, max_seq = c["N_HEADS"], c["N_KV_HEADS"], c["HEAD_DIM"], c["MAX_SEQ"]
+    groups = head_dim // GROUP
+    tokens, seq_len = step.n_tokens, step.seq_len
+    q = (
+        qq.view(np.int8)[: tokens * n_heads * head_dim]
+        .reshape(tokens, n_heads, groups, GROUP)
+        .astype(np.float32)
+    )
+    q_scale = qs.view(np.float32)[: tokens * n_heads * groups].reshape(tokens, n_heads, groups)
+    cache_q, cache_s = _cache(c, kvq, kvs)
+    k = cache_q[0, :seq_len].reshape(seq_len, n_kv, groups, GROUP).astype(np.float32)
+    k_scale = cache_s[0, :seq_len]
+    out = scores.view(np.float32)[: tokens * n_heads * max_seq].reshape(tokens, n_heads, max_seq)
+    for h in range(n_heads):
+        shared = h * n_kv // n_heads
+        total = np.zeros((tokens, seq_len), np.float32)
+        for g in range(groups):
+            dots = q[:, h, g] @ k[:, shared, g].T
+            total = total + dots * (q_scale[:, h, g, None] * k_scale[None, :, shared, g])
+        total = total * np.float32(c["SCALE"])
+        for t in range(tokens):
+            visible = step.pos + t + 1
+            out[t, h, :visible] = total[t, :visible]
+
+
+def _attn_softmax(step: Step, c: Constants, scores: Bytes, norm: Bytes) -> None:
+    """scores[t, h, j] = exp(scores - max); norm[t, h] = 1 / their sum, by blocks of positions in order."""
+    n_heads, max_seq = c["N_HEADS"], c["MAX_SEQ"]
+    rows = scores.view(np.float32)[: step.n_tokens * n_heads * max_seq].reshape(
+        step.n_tokens, n_heads, max_seq
+    )
+    out = norm.view(np.float32)
+    for t in range(step.n_tokens):
+        visible = rows[t, :, : step.pos + t + 1]
+        e = exactmath.exp(visible - visible.max(axis=1, keepdims=True))
+        total = np.zeros(n_heads, np.float32)
+        for start in range(0, e.shape[1], ATTENTION_BLOCK):
+            acc = np.zeros(n_heads, np.float32)
+            for j in range(start, min(start + ATTENTION_BLOCK, e.shape[1])):
+                acc = acc + e[:, j]
+            total = total + acc
+        visible[:] = e
+        out[t * n_heads : (t + 1) * n_heads] = exactmath.recip(total)
+
+
+def _attn_values(
+    step: Step, c: Constants, scores: Bytes, norm: Bytes, kvq: Bytes, kvs: Bytes, y: Bytes
+) -> None:
+    """y[t, h, :] = norm[t, h] * sum over j of (scores[t, h, j] * scale_v[j]) * q_v[j], by blocks in order."""
+    n_heads, n_kv, head_dim, max_seq = c["N_HEADS"], c["N_KV_HEADS"], c["HEAD_DIM"], c["MAX_SEQ"]
+    groups, share = head_dim // GROUP, n_heads // n_kv
+    rows = scores.view(np.float32)[: step.n_tokens * n_heads * max_seq].reshape(
+        step.n_tokens, n_heads, max_seq
+    )
+    factor = norm.view(np.float32)[: step.n_tokens * n_heads].reshape(step.n_tokens, n_heads)
+    cache_q, cache_s = _cache(c, kvq, kvs)
+    v = np.repeat(cache_q[1, : step.seq_len], share, axis=1).astype(np.float32)
+    v = v.reshape(step.seq_len, n_heads, groups, GROUP)
+    v_scale = np.repeat(cache_s[1, : step.seq_len], share, axis=1)
+    out = y.view(np.float32)[: step.n_tokens * n_heads * head_dim].reshape(step.n_tokens, n_heads, head_dim)
+    for t in range(step.n_tokens):
+        seen = step.pos + t + 1
+        total = np.zeros((n_heads, groups, GROUP), np.float32)
+        for start in range(0, seen, ATTENTION_BLOCK):
+            acc = np.zeros((n_heads, groups, GROUP), np.float32)
+            for j in range(start, min(start + ATTENTION_BLOCK, seen)):
+                weight = rows[t, :, j, None] * v_scale[j]
+                acc = acc + weight[:, :, None] * v[j]
+            total = total + acc
+        out[t] = total.reshape(n_heads, head_dim) * factor[t, :, None]
+
+
+def _typed(function: Callable[..., None], kind: str) -> Callable[..., None]:
+    return lambda *arguments: function(kind, *arguments)
+
+
+REFERENCE: Mapping[str, Callable[..., None]] = {
+    "embed_q4_0": _typed(_embed, "q4_0"),
+    "embed_q4_1": _typed(_embed, "q4_1"),
+    "embed_q8_0": _typed(_embed, "q8_0"),
+    "rmsnorm_quantize": _rmsnorm_quantize,
+    "quantize": _quantize,
+    "silu_mul_quantize": _silu_mul_quantize,
+    "matmul_q4_0": _typed(_matmul, "q4_0"),
+    "matmul_q4_1": _typed(_matmul, "q4_1"),
+    "matmul_q8_0": _typed(_matmul, "q8_0"),
+    "rope_kv": _rope_kv,
+    "attn_scores": _attn_scores,
+    "attn_softmax": _attn_softmax,
+    "attn_values": _attn_values,
+}
+assert REFERENCE.keys() == KERNELS.keys()
+
+
+def run(dispatches: Sequence[Dispatch], buffers: Mapping[str, Bytes], step: Step) -> None:
+    """Execute dispatches on `buffers` (name -> u8[size]) in order."""
+    for dispatch in dispatches:
+        arrays = [buffers[b.buffer][b.offset : b.offset + b.size] for b in dispatch.bindings]
+        with np.errstate(over="ignore", invalid="ignore"):
+            REFERENCE[dispatch.kernel](step, dispatch.constants, *arrays)
+
+
+class ReferenceExecutor:
+    """The reference as an executor (forward2/executor.py)."""
+
+    name = "reference"
+    adapter = f"numpy {np.__version__}"
+
+    def __init__(
+        self, model: PackedModel, *, max_seq_len: int | None = None, max_chunk_tokens: int = 32
+    ) -> None:
+        limit = model.manifest.config.max_seq_len
+        self.max_seq_len = min(max_seq_len or DEFAULT_SEQ_LEN, limit)
+        self.max_chunk_tokens = min(max_chunk_tokens, self.max_seq_len)
+        self.pos = 0
+        self.plan: Plan = build_plan(
+            model.manifest, max_seq_len=self.max_seq_len, max_chunk_tokens=self.max_chunk_tokens
+        )
+        self._buffers: dict[str, Bytes] = {n: np.zeros(s, np.uint8) for n, s in self.plan.buffers.items()}
+        for segment in self.plan.segments:
+            self._buffers[segment.buffer] = model.weights[segment.start : segment.end]
+        inv_freq = model.plane("rope.inv_freq", "values").reshape(-1)
+        table = exactmath.rope_table(inv_freq, self.max_seq_len)
+        self._buffers["rope"][:] = table.reshape(-1).view(np.uint8)
+
+    async def forward(self, ids: Sequence[int], *, want_logits: bool) -> F32 | None:
+        """See forward2/executor.py."""
+        step = Step(len(ids), self.pos)
+        check_step(self.plan, ids, self.pos)
+        self._buffers["ids"].view(np.uint32)[: len(ids)] = ids
+        run(self.plan.decode if len(ids) == 1 else self.plan.prefill, self._buffers, step)
+        self.pos = step.seq_len
+        if not want_logits:
+            return None
+        run(self.plan.logits, self._buffers, step)
+        logits: F32 = self._buffers["logits"].view(np.float32)[: self.plan.vocab_size].copy()
+        return logits
+
+    def truncate(self, pos: int) -> None:
+        """See forward2/executor.py."""
+        assert 0 <= pos <= self.pos
+        self.pos = pos
+
+
+def check_step(plan: Plan, ids: Sequence[int], pos: int) -> None:
+    """Assert that a step fits the plan; the session keeps to this.
+
+    Raises: DeviceError `device.limit` when the cache is full.
+    """
+    assert 1 <= len(ids) <= plan.max_chunk_tokens, len(ids)
+    assert all(0 <= i < plan.vocab_size for i in ids)
+    if pos + len(ids) > plan.max_seq_len:
+        raise DeviceError(
+            "device.limit", f"position {pos + len(ids)} is past the context of {plan.max_seq_len}"
+        )

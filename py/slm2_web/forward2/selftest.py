@@ -1,0 +1,303 @@
+"""The start-up self-test: every kernel on small inputs, in one submission, against known answers.
+
+A device whose answers differ in one bit is not used. The answers are digests of what the reference computes
+(`python -m slm2_web.forward2.selftest --write` makes selftest.json; a test holds the two together), so a
+device is compared with a recorded truth, not with what this machine's numpy happens to say today.
+
+All inputs lie in one buffer and all outputs in another, which is filled with guard bytes first: a kernel that
+writes past its output, or misses a part of it, is found as well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slm2_web.errors import DeviceError
+from slm2_web.forward2 import exactmath
+from slm2_web.forward2.exactmath import GROUP
+from slm2_web.forward2.gpu import GpuBackend, compile_all
+from slm2_web.forward2.kernels import KERNELS, OFFSET_ALIGNMENT_BYTES, STEP_BYTES
+from slm2_web.forward2.plan import ONE, Binding, Dispatch, Extent
+from slm2_web.forward2.reference import Step, run
+from slm2_web.manifest import PLANE_BYTES
+
+ANSWERS = "selftest.json"
+GUARD = 0xA5
+
+# Shapes that leave remainders everywhere: 10 groups on 8 lanes, 70 rows on workgroups of 64, 3 tokens on
+# tiles of 4, positions in two attention blocks.
+STEP = Step(n_tokens=3, pos=70)
+_COLS, _ROWS, _STRIDE, _OFFSET = 320, 70, 80, 5
+_HEADS = {"N_HEADS": 4, "N_KV_HEADS": 2, "HEAD_DIM": 64, "MAX_SEQ": 96}
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One kernel run: `arrays` are its bindings in order, an output's being what it holds before."""
+
+    name: str
+    kernel: str
+    constants: Mapping[str, float]
+    arrays: tuple[Bytes, ...]
+    grid: tuple[Extent, Extent, Extent]
+
+
+def _noise(seed: int, count: int) -> NDArray[np.uint32]:
+    """`count` well-mixed 32-bit words. Source: the finaliser of MurmurHash3 over a counter."""
+    x = np.arange(count, dtype=np.uint32) + np.uint32((seed * 0x9E3779B9) & 0xFFFFFFFF)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        x = (x ^ (x >> np.uint32(shift))) * np.uint32(factor)
+    return x ^ (x >> np.uint32(16))
+
+
+def _values(seed: int, count: int) -> Bytes:
+    """f32 values in -2 .. 2 with a zero group, a huge one, a tiny one and a negative zero among them."""
+    x = ((_noise(seed, count) >> np.uint32(8)).astype(np.float32) - np.float32(1 << 23)) * np.float32(
+        2.0**-22
+    )
+    x[GROUP : 2 * GROUP] = 0
+    x[2 * GROUP : 3 * GROUP] *= np.float32(2.0**20)
+    x[3 * GROUP : 4 * GROUP] *= np.float32(2.0**-39)
+    x[5] = np.float32(-0.0)
+    return x.view(np.uint8)
+
+
+def _halves(seed: int, count: int) -> Bytes:
+    """f16 scales of either sign, from subnormal to about 0.03."""
+    bits = _noise(seed, count)
+    magnitude = (bits >> np.uint32(8)) % np.uint32(0x2800)
+    return (magnitude | (bits & np.uint32(0x8000))).astype(np.uint16).view(np.uint8)
+
+
+def _bytes(seed: int, count: int) -> Bytes:
+    return _noise(seed, -(-count // 4)).view(np.uint8)[:count]
+
+
+def _small_ints(seed: int, count: int) -> Bytes:
+    """i8 values in -127 .. 127."""
+    return ((_noise(seed, count) % np.uint32(255)).astype(np.int32) - 127).astype(np.int8).view(np.uint8)
+
+
+def _scales(seed: int, count: int) -> Bytes:
+    """Positive f32 scales in 2^-10 .. 2^-9."""
+    fraction = (_noise(seed, count) >> np.uint32(9)).astype(np.float32) * np.float32(2.0**-23)
+    return ((fraction + np.float32(1.0)) * np.float32(2.0**-10)).view(np.uint8)
+
+
+def _blank(count: int) -> Bytes:
+    return np.full(count, GUARD, np.uint8)
+
+
+def cases() -> Iterator[Case]:
+    """Every kernel at least once."""
+    tokens, groups = STEP.n_tokens, _COLS // GROUP
+    q, meta = exactmath.quantize(_values(1, tokens * _COLS).view(np.float32).reshape(tokens, _COLS))
+    xq, xm = q.reshape(-1).view(np.uint8), meta.reshape(-1).view(np.uint8)
+    blank_q, blank_m = _blank(tokens * _COLS), _blank(tokens * groups * 8)
+    for kind in ("q4_0", "q4_1", "q8_0"):
+        quants = _bytes(3, _ROWS * groups * PLANE_BYTES[kind]["quants"])
+        scales = _halves(4, _ROWS * groups * PLANE_BYTES[kind]["scales"] // 2)
+        ids = np.array([69, 11, 40], np.uint32).view(np.uint8)
+        yield Case(
+            f"embed_{kind}",
+            f"embed_{kind}",
+            {"COLS": _COLS, "ROW0": 0, "ROWS": _ROWS},
+            (ids, quants, scales, _blank(tokens * _COLS * 4)),
+            (Extent("one", _COLS // 4, 64), Extent("n_tokens"), ONE),
+        )
+        for name, tile, last in (("prefill", 4, 0), ("last", 1, 1)):
+            y = _blank(_STRIDE * 4) if last else _values(5, tokens * _STRIDE)
+            yield Case(
+                f"matmul_{kind}.{name}",
+                f"matmul_{kind}",
+                {
+                    "COLS": _COLS,
+                    "ROWS": _ROWS,
+                    "STRIDE": _STRIDE,
+                    "OFFSET": _OFFSET,
+                    "TOKENS": tile,
+                    "ADD": 1 - last,
+                    "LAST": last,
+                },
+                (xq, xm, quants, scales, y),
+                (Extent("one", _ROWS, 64), ONE if last else Extent("n_tokens", 1, tile), ONE),
+            )
+    inv_cols = float(np.float32(1.0 / _COLS))
+    yield Case(
+        "rmsnorm_quantize",
+        "rmsnorm_quantize",
+        {"COLS": _COLS, "INV_COLS": inv_cols, "EPS": float(np.float32(1e-5))},
+        (_values(6, tokens * _COLS), _values(7, _COLS), blank_q, blank_m),
+        (ONE, Extent("n_tokens"), ONE),
+    )
+    by_group = (Extent("one", groups, 64), Extent("n_tokens"), ONE)
+    yield Case(
+        "quantize", "quantize", {"COLS": _COLS}, (_values(8, tokens * _COLS), blank_q, blank_m), by_group
+    )
+    yield Case(
+        "silu_mul_quantize",
+        "silu_mul_quantize",
+        {"COLS": _COLS},
+        (_values(9, tokens * 2 * _COLS), blank_q, blank_m),
+        by_group,
+    )
+    n_heads, n_kv, head_dim, max_seq = _HEADS.values()
+    head_groups = head_dim // GROUP
+    cache = 2 * max_seq * n_kv * head_dim
+    q_size, width = tokens * n_heads * head_dim, n_heads + 2 * n_kv
+    rope = exactmath.rope_table(np.float32(0.75) ** np.arange(head_dim // 2, dtype=np.float32), max_seq)
+    yield Case(
+        "rope_kv",
+        "rope_kv",
+        _HEADS,
+        (
+            _values(10, tokens * width * head_dim),
+            np.ascontiguousarray(rope).view(np.uint8).reshape(-1),
+            _blank(q_size),
+            _blank(q_size // GROUP * 4),
+            _blank(cache),
+            _blank(cache // GROUP * 4),
+        ),
+        (Extent("one", width * head_groups, 64), Extent("n_tokens"), ONE),
+    )
+    kvq, kvs = _small_ints(11, cache), _scales(12, cache // GROUP)
+    scores = tokens * n_heads * max_seq
+    # Heads of two groups and of one: with one, the sum is a single term, which compilers see through best.
+    for name, dim in (("two_groups", head_dim), ("one_group", GROUP)):
+        size = tokens * n_heads * dim
+        yield Case(
+            f"attn_scores.{name}",
+            "attn_scores",
+            {**_HEADS, "HEAD_DIM": dim, "SCALE": float(np.float32(1 / math.sqrt(dim + 1)))},
+            (
+                _small_ints(13, size),
+                _scales(14, size // GROUP),
+                kvq[: cache * dim // head_dim],
+                kvs[: cache * dim // head_dim // GROUP * 4],
+                _blank(scores * 4),
+            ),
+            (Extent("seq_len", 1, 64), Extent("one", n_heads), Extent("n_tokens")),
+        )
+    yield Case(
+        "attn_softmax",
+        "attn_softmax",
+        {"N_HEADS": n_heads, "MAX_SEQ": max_seq},
+        (_values(15, scores), _blank(tokens * n_heads * 4)),
+        (Extent("one", n_heads), Extent("n_tokens"), ONE),
+    )
+    yield Case(
+        "attn_values",
+        "attn_values",
+        _HEADS,
+        (_scales(16, scores), _scales(17, tokens * n_heads), kvq, kvs, _blank(q_size * 4)),
+        (Extent("one", n_heads * head_dim // 4, 64), Extent("n_tokens"), ONE),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """All cases laid out in two buffers: dispatches, the buffers' first contents, each case's outputs."""
+
+    dispatches: tuple[Dispatch, ...]
+    inputs: Bytes
+    outputs: Bytes
+    ranges: Mapping[str, tuple[int, int]]
+
+
+def lay_out() -> Layout:
+    """The cases as dispatches on `test.in` and `test.out`."""
+    inputs, outputs = bytearray(), bytearray()
+    dispatches, ranges = [], {}
+    for case in cases():
+        bindings = []
+        start = len(outputs)
+        for access, array in zip(KERNELS[case.kernel].bindings.values(), case.arrays, strict=True):
+            name, area = ("test.in", inputs) if access == "read" else ("test.out", outputs)
+            bindings.append(Binding(name, len(area), -(-array.size // 4) * 4))
+            area += array.tobytes()
+            area += bytes([GUARD]) * (-len(area) % OFFSET_ALIGNMENT_BYTES)
+            if access == "write":
+                area += bytes([GUARD]) * OFFSET_ALIGNMENT_BYTES
+        ranges[case.name] = (start, len(outputs))
+        dispatches.append(Dispatch(case.kernel, case.constants, tuple(bindings), case.grid))
+    return Layout(
+        tuple(dispatches),
+        np.frombuffer(bytes(inputs), np.uint8),
+        np.frombuffer(bytes(outputs), np.uint8),
+        ranges,
+    )
+
+
+def reference_outputs(layout: Layout) -> Bytes:
+    """What the reference leaves in `test.out`."""
+    buffers = {"test.in": layout.inputs.copy(), "test.out": layout.outputs.copy()}
+    run(layout.dispatches, buffers, STEP)
+    return buffers["test.out"]
+
+
+def digests(layout: Layout, outputs: Bytes) -> dict[str, str]:
+    """Each case's digest: the first 16 hexadecimal digits of the sha256 of its outputs with their guards."""
+    return {n: hashlib.sha256(outputs[a:b].tobytes()).hexdigest()[:16] for n, (a, b) in layout.ranges.items()}
+
+
+def known_answers() -> dict[str, str]:
+    """The recorded digests."""
+    text = (resources.files("slm2_web.forward2") / ANSWERS).read_text(encoding="utf-8")
+    answers: dict[str, str] = json.loads(text)
+    return answers
+
+
+async def outputs_of(backend: GpuBackend, layout: Layout) -> Bytes:
+    """What a backend leaves in `test.out`."""
+    backend.create_buffer("step", STEP_BYTES)
+    backend.create_buffer("test.in", layout.inputs.size)
+    backend.create_buffer("test.out", layout.outputs.size)
+    backend.write("test.in", 0, layout.inputs)
+    backend.write("test.out", 0, layout.outputs)
+    await compile_all(backend, layout.dispatches, lambda done, total: None)
+    backend.record("test", layout.dispatches)
+    step = (0, STEP.n_tokens, STEP.pos, STEP.seq_len)
+    found = await backend.run(("test",), step, (), "test.out", layout.outputs.size)
+    backend.free("test")
+    return found.view(np.uint8)
+
+
+async def self_test(backend: GpuBackend) -> None:
+    """Run every case on the backend.
+
+    Raises: DeviceError `device.self_test` that names the cases that differ.
+    """
+    layout = lay_out()
+    got, want = digests(layout, await outputs_of(backend, layout)), known_answers()
+    wrong = [name for name in want if got.get(name) != want[name]]
+    if wrong:
+        raise DeviceError(
+            "device.self_test",
+            f"{backend.adapter} computes wrong results in {', '.join(wrong)}",
+            {"adapter": backend.adapter, "wrong": wrong},
+        )
+
+
+def main() -> None:
+    """Write selftest.json beside this module."""
+    if sys.argv[1:] != ["--write"]:
+        raise SystemExit("usage: python -m slm2_web.forward2.selftest --write")
+    layout = lay_out()
+    answers = digests(layout, reference_outputs(layout))
+    Path(__file__).with_name(ANSWERS).write_text(json.dumps(answers, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
