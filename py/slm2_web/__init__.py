@@ -1,0 +1,19 @@
+"""Small language models in the browser: the same tokens, bit for bit, everywhere.
+
+The package runs unchanged in CPython and in Pyodide. Each folder is one stage, data flows down
+this list, and imports look back up it only:
+
+    errors -> container -> manifest -> packed
+    tokenizer2    bytes <-> ids, by offline-compiled tables
+    template2     messages -> runs (control ids and text)
+    prompt2       what goes into the context, within which budget
+    forward2      ids -> logits, with the same bits on every executor
+    sampling2     logits -> id, replayable
+    session       the loop that joins the stages
+    transcript    what a run was, in one JSON
+    protocol      the messages between page and worker
+    bridge        the browser's side (the only module that imports `js` or `pyodide`)
+    cli, compile  offline: the command line, and the compilers that make a packed model
+"""
+
+__version__ = "0.1.0"

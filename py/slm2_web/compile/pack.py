@@ -1,0 +1,297 @@
+"""Pack a GGUF model: read, check, compile its tokenizer, write the packed model directory.
+
+What comes out is docs/formats.md's directory: manifest.json, tokenizer.slm2tok and the weight shards. It
+is written beside its place and moved there when complete. Packing the same file again gives the same bytes.
+
+Every hyper-parameter of the file is either used or refused by name: a key of the architecture that we do
+not know could change what the network computes, so it is an error too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from slm2_web.compile.gguf import GgufFile, bad, read_gguf, show, unsupported
+from slm2_web.compile.models import ModelSpec
+from slm2_web.compile.quantize import FLOAT_TYPES
+from slm2_web.compile.tokenizer import compile_gguf_tokenizer
+from slm2_web.compile.weights import lay_out, plan_llama, planes_of
+from slm2_web.errors import FormatError
+from slm2_web.manifest import (
+    BLOCK,
+    MAX_SHARD_BYTES,
+    FileEntry,
+    Manifest,
+    ModelConfig,
+    TemplateSpec,
+    manifest_bytes,
+    parse_manifest,
+)
+from slm2_web.packed import MANIFEST_FILE, check_tensors
+
+TOKENIZER_FILE = "tokenizer.slm2tok"
+ARCHITECTURE = "llama"
+QUANTIZATION_VERSION = 2
+DEFAULT_ROPE_THETA = 10_000.0
+
+# sha256 of a GGUF's tokenizer.chat_template -> the family that frames messages in just that way.
+CHAT_TEMPLATES: Mapping[str, TemplateSpec] = {
+    # SmolLM2 Instruct
+    "872be49dbb638044ad01b60388f48d469ff2980e5f0dccdc22ec907db54d0788": TemplateSpec(
+        "chatml", "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+    ),
+}
+
+# Keys that `_config` reads, and keys that may be there as long as they say what we do anyway.
+_USED_KEYS = frozenset(
+    f"{ARCHITECTURE}.{key}"
+    for key in (
+        "vocab_size",
+        "context_length",
+        "embedding_length",
+        "feed_forward_length",
+        "block_count",
+        "attention.head_count",
+        "attention.head_count_kv",
+        "attention.key_length",
+        "attention.value_length",
+        "attention.layer_norm_rms_epsilon",
+        "rope.dimension_count",
+        "rope.freq_base",
+    )
+)
+_FIXED_KEYS: Mapping[str, Any] = {
+    "general.architecture": ARCHITECTURE,
+    "general.type": "model",
+    "general.quantization_version": QUANTIZATION_VERSION,
+    "split.count": 1,
+    f"{ARCHITECTURE}.rope.scaling.type": "none",
+    f"{ARCHITECTURE}.expert_count": 0,
+    f"{ARCHITECTURE}.expert_used_count": 0,
+}
+_EOS_KEYS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
+
+Progress = Callable[[str, int, int], None]
+
+
+def _silent(stage: str, done: int, total: int) -> None:
+    """The progress callback of somebody who does not want to know."""
+
+
+def pack_gguf(path: Path, out: Path, spec: ModelSpec, progress: Progress = _silent) -> Manifest:
+    """The manifest of the packed model, written to the directory `out` (replaced if it exists).
+
+    `progress(stage, done, total)` is called with the stages `hash` and `weights` (bytes) and `tokenizer`.
+
+    Raises: FormatError `format.model_file` when the file is not the one that `spec` names, `format.gguf` or
+        `format.unsupported` for what the file holds.
+    """
+    source = _source(path, spec, progress)
+    with read_gguf(path) as gguf:
+        _check_fixed_keys(gguf)
+        config = _config(gguf)
+        template = _template(gguf)
+        eos_ids = _eos_ids(gguf, config.vocab_size)
+        plan = plan_llama(gguf.tensors, config, _rope_theta(gguf))
+        entries, n_bytes = lay_out(plan)
+        progress("tokenizer", 0, 1)
+        tokenizer = compile_gguf_tokenizer(gguf)
+        progress("tokenizer", 1, 1)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as temporary:
+            directory = Path(temporary) / out.name
+            directory.mkdir()
+            (directory / TOKENIZER_FILE).write_bytes(tokenizer)
+            shards = _Shards(directory)
+            for planned in plan:
+                offsets = entries[planned.name].planes
+                for plane, data in planes_of(planned).items():
+                    shards.write(bytes(offsets[plane] - shards.end))
+                    shards.write(data.data)
+                    progress("weights", shards.end, n_bytes)
+            assert shards.end == n_bytes, (shards.end, n_bytes)
+            manifest = Manifest(
+                name=spec.name,
+                title=spec.title,
+                license=spec.license,
+                source=source,
+                config=config,
+                tokenizer=FileEntry(TOKENIZER_FILE, len(tokenizer), hashlib.sha256(tokenizer).hexdigest()),
+                template=template,
+                eos_ids=eos_ids,
+                defaults=spec.defaults,
+                weights_bytes=n_bytes,
+                shards=shards.finish(),
+                tensors=entries,
+            )
+            encoded = manifest_bytes(manifest)
+            (directory / MANIFEST_FILE).write_bytes(encoded)
+            written = parse_manifest(encoded)
+            assert written == manifest
+            check_tensors(written)
+            _replace(directory, out)
+    return written
+
+
+def _source(path: Path, spec: ModelSpec, progress: Progress) -> FileEntry:
+    """The file's size and hash, the hash being the one that `spec` names."""
+    total = path.stat().st_size
+    digest = hashlib.sha256()
+    done = 0
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+            done += len(chunk)
+            progress("hash", done, total)
+    found = digest.hexdigest()
+    if found != spec.file_sha256:
+        raise FormatError(
+            "format.model_file",
+            f"{path.name}: found sha256 {found}; allowed: sha256 {spec.file_sha256}",
+            {"file": path.name, "found": f"sha256 {found}", "allowed": f"sha256 {spec.file_sha256}"},
+        )
+    return FileEntry(spec.asset, done, found)
+
+
+def _check_fixed_keys(gguf: GgufFile) -> None:
+    """Nothing; an error for a key that asks for what we do not do, or whose meaning we do not know."""
+    if "general.architecture" not in gguf.metadata:
+        raise bad("key 'general.architecture'", "nothing", repr(ARCHITECTURE))
+    for key, allowed in _FIXED_KEYS.items():
+        found = gguf.metadata.get(key, allowed)
+        if type(found) is not type(allowed) or found != allowed:
+            raise unsupported(f"key {key!r}", show(found), repr(allowed))
+    # GGUF demands the version of the blocks' layout as soon as there is a block.
+    blocks = [tensor.name for tensor in gguf.tensors.values() if tensor.type not in FLOAT_TYPES]
+    if blocks and "general.quantization_version" not in gguf.metadata:
+        raise bad("key 'general.quantization_version'", "nothing", str(QUANTIZATION_VERSION))
+    for key in gguf.metadata:
+        if key.startswith(ARCHITECTURE + ".") and key not in _USED_KEYS and key not in _FIXED_KEYS:
+            allowed = "a llama model without it"
+            raise unsupported(f"key {key!r}", show(gguf.metadata[key]), allowed)
+
+
+def _config(gguf: GgufFile) -> ModelConfig:
+    """The network's dimensions, from the keys of the architecture."""
+
+    def number(key: str, high: int, default: int | None = None) -> int:
+        return gguf.integer(f"{ARCHITECTURE}.{key}", 1, high, default)
+
+    n_tokens = len(gguf.strings("tokenizer.ggml.tokens"))
+    dim = number("embedding_length", 1 << 16)
+    n_heads = number("attention.head_count", 1024)
+    n_kv_heads = number("attention.head_count_kv", 1024, n_heads)
+    if dim % n_heads:
+        raise bad(f"key '{ARCHITECTURE}.attention.head_count'", str(n_heads), f"a divisor of {dim}")
+    if n_heads % n_kv_heads:
+        raise bad(f"key '{ARCHITECTURE}.attention.head_count_kv'", str(n_kv_heads), f"a divisor of {n_heads}")
+    head_dim = dim // n_heads
+    for key in ("attention.key_length", "attention.value_length", "rope.dimension_count"):
+        found = number(key, 1 << 16, head_dim)
+        if found != head_dim:
+            raise unsupported(f"key '{ARCHITECTURE}.{key}'", str(found), f"{head_dim}, the head's size")
+    vocab_size = number("vocab_size", 1 << 22, n_tokens)
+    if vocab_size != n_tokens:
+        raise bad("key 'tokenizer.ggml.tokens'", f"{n_tokens} tokens", f"{vocab_size}, the vocab_size")
+    norm_eps = gguf.number(f"{ARCHITECTURE}.attention.layer_norm_rms_epsilon")
+    if not 0 < norm_eps < 1:
+        key = f"key '{ARCHITECTURE}.attention.layer_norm_rms_epsilon'"
+        raise bad(key, str(norm_eps), "a number between 0 and 1")
+    config = ModelConfig(
+        architecture=ARCHITECTURE,
+        dim=dim,
+        hidden_dim=number("feed_forward_length", 1 << 18),
+        n_layers=number("block_count", 1024),
+        n_heads=n_heads,
+        n_kv_heads=n_kv_heads,
+        head_dim=head_dim,
+        vocab_size=vocab_size,
+        norm_eps=norm_eps,
+        max_seq_len=number("context_length", 1 << 20),
+    )
+    for name in ("dim", "hidden_dim", "head_dim"):
+        if getattr(config, name) % BLOCK:
+            raise unsupported(name, str(getattr(config, name)), f"a multiple of {BLOCK}")
+    return config
+
+
+def _rope_theta(gguf: GgufFile) -> float:
+    key = f"{ARCHITECTURE}.rope.freq_base"
+    theta = gguf.number(key, DEFAULT_ROPE_THETA)
+    if not 1 < theta < 1e30:
+        raise bad(f"key {key!r}", str(theta), "a number between 1 and 1e30")
+    return theta
+
+
+def _template(gguf: GgufFile) -> TemplateSpec:
+    """The family of the file's chat template, which is known by its text's hash."""
+    key = "tokenizer.chat_template"
+    found = hashlib.sha256(gguf.string(key).encode("utf-8")).hexdigest()
+    if found not in CHAT_TEMPLATES:
+        raise unsupported(f"key {key!r}", f"a template with sha256 {found}", "one of CHAT_TEMPLATES")
+    return CHAT_TEMPLATES[found]
+
+
+def _eos_ids(gguf: GgufFile, vocab_size: int) -> tuple[int, ...]:
+    """The ids that end a reply, each once, in the order of the keys."""
+    present = [key for key in _EOS_KEYS if key in gguf.metadata] or [_EOS_KEYS[0]]
+    return tuple(dict.fromkeys(gguf.integer(key, 0, vocab_size - 1) for key in present))
+
+
+class _Shards:
+    """Writes one address space as consecutive files of at most MAX_SHARD_BYTES, each named by its hash."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._entries: list[FileEntry] = []
+        self._file: BinaryIO | None = None
+        self._digest = hashlib.sha256()
+        self._size = 0
+        self.end = 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append; a new file begins where the last one is full."""
+        view = memoryview(data)
+        while view:
+            if self._file is None:
+                self._file = (self._directory / "shard").open("wb")
+                self._digest, self._size = hashlib.sha256(), 0
+            piece = view[: MAX_SHARD_BYTES - self._size]
+            self._file.write(piece)
+            self._digest.update(piece)
+            self._size += len(piece)
+            self.end += len(piece)
+            view = view[len(piece) :]
+            if self._size == MAX_SHARD_BYTES:
+                self._close()
+
+    def finish(self) -> tuple[FileEntry, ...]:
+        """The files, in order."""
+        if self._file is not None:
+            self._close()
+        return tuple(self._entries)
+
+    def _close(self) -> None:
+        assert self._file is not None
+        self._file.close()
+        self._file = None
+        sha256 = self._digest.hexdigest()
+        name = f"weights-{len(self._entries):02}.{sha256[:8]}.bin"
+        (self._directory / "shard").rename(self._directory / name)
+        self._entries.append(FileEntry(name, self._size, sha256))
+
+
+def _replace(directory: Path, out: Path) -> None:
+    """Move `directory` to `out`; what was there goes aside first: only a file replaces its like."""
+    if out.exists():
+        os.rename(out, directory.parent / "replaced")
+    os.rename(directory, out)
+    with suppress(OSError):
+        shutil.rmtree(directory.parent / "replaced")

@@ -1,0 +1,325 @@
+"""manifest.json of a packed model: what the directory holds, each file with its size and sha256.
+
+    {"format": "slm2-model", "version": 1, "name", "title", "license",
+     "source":     {"file", "bytes", "sha256"},
+     "config":     {"architecture", "dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "head_dim",
+                    "vocab_size", "norm_eps", "max_seq_len"},
+     "tokenizer":  {"file", "bytes", "sha256"},
+     "template":   {"family", "default_system"},
+     "generation": {"eos_ids", "defaults"},
+     "weights":    {"bytes", "shards": [{"file", "bytes", "sha256"}]},
+     "tensors":    {NAME: {"type", "shape": [rows, cols], "planes": {"quants"?, "scales"?, "values"?}}}}
+
+The weights are one address space of `weights.bytes` bytes; the shards are its consecutive slices. A
+tensor's planes are byte offsets into it, each a multiple of PLANE_ALIGNMENT_BYTES:
+
+    f32    values: f32[rows * cols]
+    q8_0   quants: i8[rows * cols]                          scales: f16[rows * cols / 32]
+    q4_0   quants: u8[rows * cols / 2]                      scales: f16[rows * cols / 32]
+    q4_1   quants: u8[rows * cols / 2]                      scales: (f16 d, f16 m)[rows * cols / 32]
+
+A block is 32 consecutive columns. In a 4-bit block byte j holds element j in its low nibble and element
+j + 16 in its high one. Values: q8_0 `d * q`, q4_0 `d * (q - 8)`, q4_1 `d * q + m`. All little-endian.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from math import isfinite
+from typing import Any, Literal, cast
+
+from slm2_web.errors import FormatError
+
+FORMAT = "slm2-model"
+VERSION = 1
+BLOCK = 32
+PLANE_ALIGNMENT_BYTES = 256
+MAX_SHARD_BYTES = 32 << 20
+MAX_MANIFEST_BYTES = 4 << 20
+
+TensorType = Literal["f32", "q8_0", "q4_0", "q4_1"]
+
+# Bytes of each plane per block of 32 values.
+PLANE_BYTES: Mapping[str, Mapping[str, int]] = {
+    "f32": {"values": 128},
+    "q8_0": {"quants": 32, "scales": 2},
+    "q4_0": {"quants": 16, "scales": 2},
+    "q4_1": {"quants": 16, "scales": 4},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One file of the directory."""
+
+    file: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Dimensions of the network, under the names of CONVENTIONS."""
+
+    architecture: str
+    dim: int
+    hidden_dim: int
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    norm_eps: float
+    max_seq_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """One tensor: `shape` is (rows, cols); `planes` maps a plane's name to its byte offset."""
+
+    type: TensorType
+    shape: tuple[int, int]
+    planes: Mapping[str, int]
+
+    def plane_bytes(self, plane: str) -> int:
+        """Size of a plane in bytes."""
+        rows, cols = self.shape
+        return rows * cols * PLANE_BYTES[self.type][plane] // BLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateSpec:
+    """Which template family frames the messages, and its parameters."""
+
+    family: str
+    default_system: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A checked manifest."""
+
+    name: str
+    title: str
+    license: str
+    source: FileEntry
+    config: ModelConfig
+    tokenizer: FileEntry
+    template: TemplateSpec
+    eos_ids: tuple[int, ...]
+    defaults: Mapping[str, Any]
+    weights_bytes: int
+    shards: tuple[FileEntry, ...]
+    tensors: Mapping[str, TensorEntry]
+
+
+def parse_manifest(data: bytes) -> Manifest:
+    """The manifest in `data`.
+
+    Raises: FormatError `format.manifest` with the place, what was found and what is allowed.
+    """
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise _bad("manifest", f"{len(data)} bytes", f"at most {MAX_MANIFEST_BYTES}")
+    try:
+        root = json.loads(
+            data.decode("utf-8"),
+            object_pairs_hook=_unique,
+            parse_constant=_no_constant,
+            parse_float=_finite,
+        )
+    except (UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise _bad("manifest", str(error)[:200], "UTF-8 JSON without duplicate keys") from None
+    root = _object(root, "manifest")
+    if root.get("format") != FORMAT or root.get("version") != VERSION:
+        found = f"{root.get('format')!r} version {root.get('version')!r}"
+        raise _bad("manifest.format", found, f"{FORMAT!r} version {VERSION}")
+    config = _config(_object(root.get("config"), "config"))
+    weights = _object(root.get("weights"), "weights")
+    weights_bytes = _integer(weights.get("bytes"), "weights.bytes", 1, 1 << 40)
+    shards = _shards(weights.get("shards"), weights_bytes)
+    template = _object(root.get("template"), "template")
+    default_system = template.get("default_system")
+    if default_system is not None:
+        default_system = _string(default_system, "template.default_system", 1 << 16)
+    generation = _object(root.get("generation"), "generation")
+    eos = generation.get("eos_ids")
+    if not isinstance(eos, list) or not 1 <= len(eos) <= 64:
+        raise _bad("generation.eos_ids", _show(eos), "a list of 1 to 64 ids")
+    tokenizer = _file(root.get("tokenizer"), "tokenizer", 64 << 20)
+    if tokenizer.file in {shard.file for shard in shards}:
+        raise _bad("tokenizer.file", _show(tokenizer.file), "a file that is no weight shard")
+    return Manifest(
+        name=_string(root.get("name"), "name", 200),
+        title=_string(root.get("title"), "title", 200),
+        license=_string(root.get("license"), "license", 200),
+        source=_file(root.get("source"), "source", 1 << 40),
+        config=config,
+        tokenizer=tokenizer,
+        template=TemplateSpec(_string(template.get("family"), "template.family", 100), default_system),
+        eos_ids=tuple(_integer(i, "generation.eos_ids", 0, config.vocab_size - 1) for i in eos),
+        defaults=_object(generation.get("defaults"), "generation.defaults"),
+        weights_bytes=weights_bytes,
+        shards=shards,
+        tensors=_tensors(root.get("tensors"), weights_bytes),
+    )
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """manifest.json: what `parse_manifest` reads back; the same bytes for the same manifest."""
+    root = {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": manifest.name,
+        "title": manifest.title,
+        "license": manifest.license,
+        "source": asdict(manifest.source),
+        "config": asdict(manifest.config),
+        "tokenizer": asdict(manifest.tokenizer),
+        "template": asdict(manifest.template),
+        "generation": {"eos_ids": list(manifest.eos_ids), "defaults": dict(manifest.defaults)},
+        "weights": {"bytes": manifest.weights_bytes, "shards": [asdict(shard) for shard in manifest.shards]},
+        "tensors": {
+            name: {"type": tensor.type, "shape": list(tensor.shape), "planes": dict(tensor.planes)}
+            for name, tensor in manifest.tensors.items()
+        },
+    }
+    return (json.dumps(root, indent=1, allow_nan=False) + "\n").encode("ascii")
+
+
+def _config(raw: dict[str, Any]) -> ModelConfig:
+    def number(key: str, high: int) -> int:
+        return _integer(raw.get(key), f"config.{key}", 1, high)
+
+    eps = raw.get("norm_eps")
+    if not isinstance(eps, float) or not 0 < eps < 1:
+        raise _bad("config.norm_eps", _show(eps), "a number between 0 and 1")
+    config = ModelConfig(
+        architecture=_string(raw.get("architecture"), "config.architecture", 100),
+        dim=number("dim", 1 << 16),
+        hidden_dim=number("hidden_dim", 1 << 18),
+        n_layers=number("n_layers", 1024),
+        n_heads=number("n_heads", 1024),
+        n_kv_heads=number("n_kv_heads", 1024),
+        head_dim=number("head_dim", 1024),
+        vocab_size=number("vocab_size", 1 << 22),
+        norm_eps=eps,
+        max_seq_len=number("max_seq_len", 1 << 20),
+    )
+    for key in ("dim", "hidden_dim", "head_dim"):
+        if getattr(config, key) % BLOCK:
+            raise _bad(f"config.{key}", str(getattr(config, key)), f"a multiple of {BLOCK}")
+    if config.n_heads % config.n_kv_heads:
+        raise _bad("config.n_heads", str(config.n_heads), f"a multiple of n_kv_heads {config.n_kv_heads}")
+    return config
+
+
+def _shards(raw: object, weights_bytes: int) -> tuple[FileEntry, ...]:
+    if not isinstance(raw, list) or not 1 <= len(raw) <= 4096:
+        raise _bad("weights.shards", _show(raw), "a list of 1 to 4096 files")
+    shards = tuple(_file(s, f"weights.shards[{i}]", MAX_SHARD_BYTES) for i, s in enumerate(raw))
+    total = sum(s.bytes for s in shards)
+    if total != weights_bytes:
+        raise _bad("weights.shards", f"{total} bytes in all", f"{weights_bytes}")
+    if len({s.file for s in shards}) != len(shards):
+        raise _bad("weights.shards", "a file named twice", "each file once")
+    return shards
+
+
+def _tensors(raw: object, weights_bytes: int) -> Mapping[str, TensorEntry]:
+    tensors: dict[str, TensorEntry] = {}
+    extents: list[tuple[int, int, str]] = []
+    for name, value in _object(raw, "tensors").items():
+        place = f"tensors[{name!r}]"
+        entry = _object(value, place)
+        kind = entry.get("type")
+        if not isinstance(kind, str) or kind not in PLANE_BYTES:
+            raise _bad(f"{place}.type", _show(kind), " | ".join(PLANE_BYTES))
+        shape = entry.get("shape")
+        if not isinstance(shape, list) or len(shape) != 2:
+            raise _bad(f"{place}.shape", _show(shape), "[rows, cols]")
+        rows = _integer(shape[0], f"{place}.shape[0]", 1, 1 << 22)
+        cols = _integer(shape[1], f"{place}.shape[1]", 1, 1 << 20)
+        if kind != "f32" and cols % BLOCK:
+            raise _bad(f"{place}.shape[1]", str(cols), f"a multiple of {BLOCK}")
+        planes = _object(entry.get("planes"), f"{place}.planes")
+        if set(planes) != set(PLANE_BYTES[kind]):
+            raise _bad(f"{place}.planes", _show(sorted(planes)), " and ".join(PLANE_BYTES[kind]))
+        tensor = TensorEntry(cast(TensorType, kind), (rows, cols), planes)
+        for plane, offset in planes.items():
+            size = tensor.plane_bytes(plane)
+            _integer(offset, f"{place}.planes.{plane}", 0, weights_bytes - size)
+            if offset % PLANE_ALIGNMENT_BYTES:
+                raise _bad(f"{place}.planes.{plane}", str(offset), f"a multiple of {PLANE_ALIGNMENT_BYTES}")
+            extents.append((offset, offset + size, f"{place}.planes.{plane}"))
+        tensors[name] = tensor
+    extents.sort()
+    for (_, end, first), (start, _, second) in pairwise(extents):
+        if start < end:
+            raise _bad(second, f"offset {start}", f"at least {end}, the end of {first}")
+    return tensors
+
+
+def _file(raw: object, place: str, max_bytes: int) -> FileEntry:
+    entry = _object(raw, place)
+    name = _string(entry.get("file"), f"{place}.file", 200)
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise _bad(f"{place}.file", _show(name), "a plain file name")
+    sha256 = entry.get("sha256")
+    if not isinstance(sha256, str) or not re.fullmatch(r"[0-9a-f]{64}", sha256):
+        raise _bad(f"{place}.sha256", _show(sha256), "64 lower-case hexadecimal digits")
+    return FileEntry(name, _integer(entry.get("bytes"), f"{place}.bytes", 1, max_bytes), sha256)
+
+
+def _object(value: object, place: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _bad(place, _show(value), "an object")
+    return value
+
+
+def _integer(value: object, place: str, low: int, high: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise _bad(place, _show(value), f"an integer from {low} to {high}")
+    return value
+
+
+def _string(value: object, place: str, max_chars: int) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= max_chars:
+        raise _bad(place, _show(value), f"a string of 1 to {max_chars} characters")
+    if any("\ud800" <= char <= "\udfff" for char in value):
+        raise _bad(place, _show(value), "characters, no lone surrogates")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("an object has a key twice")
+    return result
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not isfinite(value):
+        raise ValueError(f"{text[:40]} is no finite number")
+    return value
+
+
+def _show(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _bad(place: str, found: str, allowed: str) -> FormatError:
+    return FormatError(
+        "format.manifest",
+        f"{place}: found {found}; allowed: {allowed}",
+        {"place": place, "found": found, "allowed": allowed},
+    )
