@@ -3,12 +3,13 @@
 The package runs unchanged in CPython and in Pyodide. Each folder is one stage, data flows down
 this list, and imports look back up it only:
 
-    errors -> container -> manifest -> packed
+    errors -> strictjson -> container -> manifest -> packed
     tokenizer2    bytes <-> ids, by offline-compiled tables
     template2     messages -> runs (control ids and text)
     prompt2       what goes into the context, within which budget
     forward2      ids -> logits, with the same bits on every executor
     sampling2     logits -> id, replayable
+    stopstrings   ends a text at a string, over-holding nothing
     session       the loop that joins the stages
     transcript    what a run was, in one JSON
     protocol      the messages between page and worker

@@ -1,0 +1,172 @@
+"""Runs -> ids, and ids -> bytes: the tokenizer of one model.
+
+    runs -special.py-> spans -split.py-> pieces -merge.py-> ids
+
+The tables are used where they lie (tables.py). What is built from them at load time is small; the table of
+merges, the one larger thing, is built by the first `encode`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from slm2_web.errors import FormatError, InputError
+from slm2_web.tokenizer2.merge import Merger
+from slm2_web.tokenizer2.runs import Control, Run, Trusted, Untrusted
+from slm2_web.tokenizer2.special import AddedTokens
+from slm2_web.tokenizer2.split import Splitter
+from slm2_web.tokenizer2.tables import NO_TOKEN, Tables, int_view, parse
+
+# Pieces whose ids are remembered: words recur. Cleared when full, which keeps it bounded and simple.
+CACHE_PIECES = 1 << 14
+CACHE_PIECE_BYTES = 64
+
+
+class Tokenizer:
+    """A byte-level BPE tokenizer. `n_tokens`: ids 0..n_tokens-1 have a token."""
+
+    @classmethod
+    def from_bytes(cls, data: bytes | memoryview) -> Tokenizer:
+        """The tokenizer in `data`, a tokenizer.slm2tok file.
+
+        Raises: FormatError `format.tokenizer_file`.
+        """
+        return cls(parse(data))
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self.n_tokens: int = len(tables.offsets) - 1
+        self._offsets = int_view(tables.offsets)
+        self._special: dict[int, bool] = {
+            token_id: bool(special) for token_id, special in tables.added.tolist()
+        }
+        self._markers: dict[bytes, int] = {self._bytes_at(token_id): token_id for token_id in self._special}
+        self._added = AddedTokens(self._markers)
+        self._byte_ids: list[int] = tables.byte_ids.tolist()
+        (known,) = np.nonzero(tables.byte_ids != NO_TOKEN)
+        self._known_bytes = bytes(known.tolist())
+        self._cache: dict[bytes, list[int]] = {}
+
+    @cached_property
+    def _splitter(self) -> Splitter:
+        return Splitter(self._tables.split, self._tables.classes)
+
+    @cached_property
+    def _merger(self) -> Merger:
+        return Merger(self._tables.merges, self.n_tokens)
+
+    def encode(self, runs: Iterable[Run]) -> list[int]:
+        """The ids of `runs`. Text between two controls is encoded as one string, whatever its parts' trust.
+
+        Raises: InputError `input.text` (not UTF-8), `input.character` (a byte without a token in this
+        vocabulary), both with the run's index and the byte's offset in it; `input.token_id` (a control that
+        is none).
+        """
+        ids: list[int] = []
+        texts: list[tuple[bytes, bool]] = []
+        for index, run in enumerate(runs):
+            if isinstance(run, Control):
+                self._encode_texts(texts, ids)
+                texts.clear()
+                if run.id not in self._special:
+                    raise _token_id_error(run.id, index, "the id of a control token")
+                ids.append(run.id)
+            else:
+                self._check_text(run, index)
+                texts.append((run.data, isinstance(run, Trusted)))
+        self._encode_texts(texts, ids)
+        return ids
+
+    def decode(self, ids: Iterable[int], *, special: Literal["show", "hide"] = "show") -> bytes:
+        """The bytes of `ids`; "hide" leaves out the special ones (a user-defined added token is shown).
+
+        Raises: InputError `input.token_id` with the position in `ids`.
+        """
+        parts = []
+        for index, token_id in enumerate(ids):
+            if not self._has_token(token_id):
+                raise _token_id_error(token_id, index, f"0 to {self.n_tokens - 1}")
+            if special == "show" or not self._special.get(token_id, False):
+                parts.append(self._bytes_at(token_id))
+        return b"".join(parts)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes of one token; of a control token, its marker's text.
+
+        Raises: InputError `input.token_id`.
+        """
+        if not self._has_token(token_id):
+            raise _token_id_error(token_id, 0, f"0 to {self.n_tokens - 1}")
+        return self._bytes_at(token_id)
+
+    def is_control(self, token_id: int) -> bool:
+        """Whether `token_id` is an added token: one that no untrusted text can become."""
+        return token_id in self._special
+
+    def control_id(self, marker: bytes) -> int:
+        """The id of the added token whose text is `marker`.
+
+        Raises: FormatError `format.unsupported` when the vocabulary has none.
+        """
+        token_id = self._markers.get(marker)
+        if token_id is None:
+            text = marker.decode("utf-8", "backslashreplace")
+            raise FormatError(
+                "format.unsupported",
+                f"tokenizer: found no added token {text!r}; the model's template needs it",
+                {"marker": text},
+            )
+        return token_id
+
+    def _encode_texts(self, texts: list[tuple[bytes, bool]], ids: list[int]) -> None:
+        for span in self._added.scan(texts):
+            if isinstance(span, int):
+                ids.append(span)
+            else:
+                for piece in self._splitter.split(span):
+                    ids += self._cache.get(piece) or self._encode_piece(piece)
+
+    def _encode_piece(self, piece: bytes) -> list[int]:
+        byte_ids = self._byte_ids
+        ids = self._merger.merge([byte_ids[byte] for byte in piece])
+        if len(piece) <= CACHE_PIECE_BYTES:
+            if len(self._cache) >= CACHE_PIECES:
+                self._cache.clear()
+            self._cache[piece] = ids
+        return ids
+
+    def _check_text(self, run: Trusted | Untrusted, index: int) -> None:
+        try:
+            run.data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(
+                "input.text",
+                f"run {index}: not UTF-8 at byte {error.start}; allowed: well-formed UTF-8",
+                {"run": index, "offset_bytes": error.start},
+            ) from None
+        unknown = run.data.translate(None, self._known_bytes)
+        if unknown:
+            offset = run.data.index(unknown[:1])
+            raise InputError(
+                "input.character",
+                f"run {index}: byte 0x{unknown[0]:02X} at byte {offset} has no token in this vocabulary",
+                {"run": index, "offset_bytes": offset, "byte": unknown[0]},
+            )
+
+    def _has_token(self, token_id: int) -> bool:
+        return isinstance(token_id, int) and 0 <= token_id < self.n_tokens
+
+    def _bytes_at(self, token_id: int) -> bytes:
+        return bytes(self._tables.blob[self._offsets[token_id] : self._offsets[token_id + 1]])
+
+
+def _token_id_error(token_id: object, index: int, allowed: str) -> InputError:
+    return InputError(
+        "input.token_id",
+        f"position {index}: found {token_id!r}; allowed: {allowed}",
+        {"position": index, "id": token_id if isinstance(token_id, int) else repr(token_id)},
+    )
