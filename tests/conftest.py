@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from slm2_web.compile.assets import Fetcher
 from slm2_web.compile.install import install_model
@@ -13,8 +14,13 @@ from slm2_web.compile.pack import pack_gguf
 from slm2_web.errors import AssetError, Slm2Error
 from tiny_gguf import TinyGguf, make_tiny_gguf
 
+# A loaded machine is slow, not wrong.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
+
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = "smollm2-135m"
+QWEN3_TOKENIZER = "qwen3-0.6b-tokenizer.json"
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +30,15 @@ def smollm2_gguf() -> Path:
         return Fetcher.from_environment(ROOT).fetch(MODELS[MODEL].asset)
     except AssetError as error:
         pytest.fail(f"the tests need the model file {MODELS[MODEL].asset}: {error}", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def qwen3_json() -> Path:
+    """Qwen3's tokenizer.json, from the cache, a folder of SLM2_ASSET_DIR, or its sources."""
+    try:
+        return Fetcher.from_environment(ROOT).fetch(QWEN3_TOKENIZER)
+    except AssetError as error:
+        pytest.fail(f"the tests need the file {QWEN3_TOKENIZER}: {error}", pytrace=False)
 
 
 @pytest.fixture(scope="session")
