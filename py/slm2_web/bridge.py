@@ -296,7 +296,12 @@ class Engine:
         return {
             "executor": executor.name,
             "adapter": executor.adapter,
-            "model": {"name": manifest.name, "title": manifest.title, "license": manifest.license},
+            "model": {
+                "name": manifest.name,
+                "title": manifest.title,
+                "license": manifest.license,
+                "default_system": manifest.template.default_system,
+            },
             "vocab_size": manifest.config.vocab_size,
             "max_seq_len": executor.max_seq_len,
             "defaults": dict(manifest.defaults),
