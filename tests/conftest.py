@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from slm2_web.compile.assets import Fetcher
 from slm2_web.compile.install import install_model
@@ -12,6 +13,10 @@ from slm2_web.compile.models import MODELS
 from slm2_web.compile.pack import pack_gguf
 from slm2_web.errors import AssetError, Slm2Error
 from tiny_gguf import TinyGguf, make_tiny_gguf
+
+# A loaded machine is slow, not wrong.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = "smollm2-135m"
