@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slm2_web.errors import DeviceError
 from slm2_web.forward2.exactmath import F32
@@ -41,7 +42,9 @@ class NativeWasmBackend:
         self._memory: Any = _shared_memory(engine, kind) if shared else wasmtime.Memory(stores[0], kind)
         self._store = stores[0]
         self._shared = shared
-        self._threads = [(store, wasmtime.Instance(store, module, [self._memory]).exports(store)) for store in stores]
+        self._threads = [
+            (store, wasmtime.Instance(store, module, [self._memory]).exports(store)) for store in stores
+        ]
         self._pool = ThreadPoolExecutor(self.n_threads)
         self._end = WEIGHTS_BASE + weights.size
         self.write(WEIGHTS_BASE, weights)
@@ -64,7 +67,9 @@ class NativeWasmBackend:
                 else:
                     self._memory.grow(self._store, missing)
             except Exception as error:
-                raise DeviceError("device.out_of_memory", f"wasm memory of {self._end} bytes: {error}") from None
+                raise DeviceError(
+                    "device.out_of_memory", f"wasm memory of {self._end} bytes: {error}"
+                ) from None
         return address
 
     def write(self, address: int, data: Any) -> None:
@@ -72,7 +77,12 @@ class NativeWasmBackend:
         source = np.frombuffer(data, np.uint8)
         self._bytes()[address : address + source.size] = source
 
-    def set_up(self, areas: Areas) -> None:
+    def read(self, address: int, size: int) -> NDArray[np.uint8]:
+        """See WasmBackend."""
+        copy: NDArray[np.uint8] = self._bytes()[address : address + size].copy()
+        return copy
+
+    async def set_up(self, areas: Areas) -> None:
         """See WasmBackend."""
         self._areas = areas
         for thread, (store, exports) in enumerate(self._threads):
@@ -108,7 +118,7 @@ def _shared_memory(engine: Any, kind: Any) -> Any:
     return SharedMemory(engine, kind)
 
 
-def native_wasm_executor(
+async def native_wasm_executor(
     model: PackedModel,
     *,
     n_threads: int = 2,
@@ -116,7 +126,7 @@ def native_wasm_executor(
     max_chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
 ) -> WasmExecutor:
     """A WasmExecutor on wasmtime; `n_threads` 0 is one thread on plain memory. Raises: DeviceError."""
-    return WasmExecutor(
+    return await WasmExecutor.create(
         NativeWasmBackend(model.weights, n_threads),
         model.manifest,
         model.plane("rope.inv_freq", "values").reshape(-1),
