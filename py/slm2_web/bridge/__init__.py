@@ -1,7 +1,7 @@
 """The browser's side of the package: the engine that the worker drives, and its two devices.
 
-The only folder that imports `js` or `pyodide`. Every call that JavaScript makes here is answered with `{ok: ...}` or
-`{error: {code, message, detail}}`: no Python exception crosses.
+The only folder that imports `js` or `pyodide`. Every call that JavaScript makes here is answered with
+`{ok: ...}` or `{error: {code, message, detail}}`: no Python exception crosses.
 
     engine.py   one model on one device, and the choice of the device
     webgpu.py   WebGPU through pyodide.ffi, for forward2/gpu.py

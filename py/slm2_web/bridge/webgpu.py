@@ -1,7 +1,7 @@
 """WebGPU through pyodide.ffi: a `GpuBackend` (forward2/gpu.py).
 
-Python makes the device, buffers, pipelines and bind groups, once; worker/gpu/replay.js replays them, one call for a
-forward pass.
+Python makes the device, buffers, pipelines and bind groups, once; worker/gpu/replay.js replays them, one call
+for a forward pass.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The WASM executor: a plan as operations in the memory of worker/wasm/forward.c, run by any number of threads.
+"""The WASM executor: a plan as operations in the memory of worker/wasm/forward.c, for any number of threads.
 
-There are two backends: `bridge/wasm.py` (the browser's, with a pool of workers) and `native_wasm.py` (wasmtime,
-outside a browser). The weights lie in the module's own memory from `WEIGHTS_BASE` on, where the loader put
-them: nothing is copied. Behind them Python lays out the plan's buffers and its operations.
+There are two backends: `bridge/wasm.py` (the browser's, with a pool of workers) and `native_wasm.py`
+(wasmtime, outside a browser). The weights lie in the module's own memory from `WEIGHTS_BASE` on, where the
+loader put them: nothing is copied. Behind them Python lays out the plan's buffers and its operations.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from slm2_web.manifest import Manifest
 WEIGHTS_BASE = 64 << 10
 # Rows of 32-bit words that make an operation: forward.c's Op.
 OP_WORDS = 16
-MAX_CONSTANTS, MAX_BINDINGS = 8, 6
+MAX_CONSTANTS, MAX_BINDINGS = 8, 7
 TURN_BYTES = 8
 ALIGNMENT_BYTES = 64
 STACK_BYTES = 16 << 10
@@ -53,6 +53,8 @@ KERNEL_NUMBERS: Mapping[str, int] = {
             "attn_scores",
             "attn_softmax",
             "attn_values",
+            "bias_rope_kv",
+            "norm_rope_kv",
         )
     )
 }
@@ -143,7 +145,6 @@ def _encode_op(dispatch: Dispatch, addresses: Mapping[str, int]) -> bytes:
         *[0] * (MAX_CONSTANTS - len(constants)),
         *buffers,
         *[0] * (MAX_BINDINGS - len(buffers)),
-        0,
     ]
     return struct.pack(f"<{OP_WORDS}I", *words)
 
