@@ -99,9 +99,10 @@ async function load({ version, root, executor, control: words, port }) {
   }
   control = words && new Int32Array(words);
   const [booted, model] = await Promise.all([boot(new URL(root), tellProgress), receiveModel(port)]);
-  const { manifest, tokenizer, weights, stats } = model;
-  const view = new Uint8Array(weights);
-  const info = unwrap(await booted.engine.load(manifest, tokenizer, view, executor, tellProgress));
+  const { manifest, tokenizer, weights, base, memory, stats } = model;
+  const view = new Uint8Array(weights, base);
+  const loading = booted.engine.load(manifest, tokenizer, view, memory, executor, tellProgress);
+  const info = unwrap(await loading);
   engine = booted.engine;
   info.timings = {
     ...booted.timings,
@@ -109,8 +110,8 @@ async function load({ version, root, executor, control: words, port }) {
     ...info.timings,
     total_ms: performance.now() - start,
   };
-  info.memory = { ...info.memory, python_heap_bytes: booted.heapBytes(), weights_bytes: weights.byteLength };
-  info.memory.weights_shared = !(weights instanceof ArrayBuffer);
+  info.memory = { ...info.memory, python_heap_bytes: booted.heapBytes(), weights_bytes: view.byteLength };
+  info.memory.weights_shared = memory !== null;
   state = "ready";
   tellPage({ type: "ready", info });
 }

@@ -71,6 +71,8 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
             "manifest": {"$bytes": 1},
             "tokenizer": {"$bytes": 0},
             "weights": {"$buffer": 4},
+            "base": 0,
+            "memory": None,
             "stats": {},
         },
     ],

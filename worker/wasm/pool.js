@@ -8,12 +8,13 @@
 //
 // Without shared memory there is one thread, a plain memory, and no waiting.
 
-import { DeviceError } from "../protocol.js";
+import { AssetError, DeviceError, WASM } from "../protocol.js";
 
 /** @typedef {{turns: number, turns_bytes: number, step: number, ids: number, logits: number,
  *   scratch: number, scratch_bytes: number, stacks: number, stack_bytes: number}} Areas */
 
-const PAGE_BYTES = 64 << 10;
+const PAGE_BYTES = WASM.page_bytes;
+const MAX_PAGES = 65535;
 
 /** Words of the shared control block. */
 export const WORDS = Object.freeze({ generation: 0, idle: 1, quit: 2, ops: 3, n_ops: 4 });
@@ -48,14 +49,17 @@ export class Pool {
     this.#words = new Int32Array(shared ? new SharedArrayBuffer(4 * N_WORDS) : new ArrayBuffer(4 * N_WORDS));
   }
 
-  /** A pool on a memory that holds the weights up to `end`.
+  /** A pool on the shared memory that holds the weights from `base` to `end`, or, without one, on a plain memory
+   * that they are copied into.
    *
-   * Throws DeviceError `device.out_of_memory`, AssetError by the caller's fetch.
-   * @param {URL} root @param {WebAssembly.Memory} memory @param {number} end @param {number} nThreads */
-  static async create(root, memory, end, nThreads) {
-    const shared = typeof SharedArrayBuffer === "function" && memory.buffer instanceof SharedArrayBuffer;
-    const url = new URL(shared ? "worker/wasm/forward.shared.wasm" : "worker/wasm/forward.wasm", root);
-    const module = await WebAssembly.compileStreaming(fetch(url));
+   * Throws AssetError `asset.unreachable`, DeviceError `device.out_of_memory`.
+   * @param {URL} root @param {WebAssembly.Memory | null} shared @param {Uint8Array} weights
+   * @param {number} base @param {number} end @param {number} nThreads */
+  static async create(root, shared, weights, base, end, nThreads) {
+    const url = new URL(`worker/wasm/forward${shared ? ".shared" : ""}.wasm`, root);
+    const module = await compile(url);
+    const memory = shared ?? plainMemory(end);
+    if (!shared) new Uint8Array(memory.buffer).set(weights, base);
     const instance = await WebAssembly.instantiate(module, { env: { memory } });
     return new Pool(module, instance, memory, end, shared ? nThreads : 1);
   }
@@ -147,6 +151,27 @@ export class Pool {
     Atomics.store(this.#words, WORDS.quit, 1);
     for (const worker of this.#workers) worker.terminate();
     this.#workers = [];
+  }
+}
+
+/** @param {URL} url */
+async function compile(url) {
+  const response = await fetch(url).catch((error) => {
+    throw new AssetError("asset.unreachable", `${url}: ${error}`, { url: url.href });
+  });
+  if (!response.ok) {
+    const detail = { url: url.href, status: response.status };
+    throw new AssetError("asset.unreachable", `${url}: HTTP status ${response.status}`, detail);
+  }
+  return WebAssembly.compile(await response.arrayBuffer());
+}
+
+/** @param {number} bytes */
+function plainMemory(bytes) {
+  try {
+    return new WebAssembly.Memory({ initial: Math.ceil(bytes / PAGE_BYTES), maximum: MAX_PAGES });
+  } catch (error) {
+    throw new DeviceError("device.out_of_memory", `wasm: the browser gives no ${bytes} bytes: ${error}`, { bytes });
   }
 }
 

@@ -3,12 +3,18 @@
 
 import { runThread, WORDS } from "./pool.js";
 
-self.addEventListener("message", async ({ data }) => {
-  const { module, memory, words, areas, thread, n_threads: nThreads } = data;
-  const { exports } = await WebAssembly.instantiate(module, { env: { memory } });
-  /** @type {any} */ (exports).__stack_pointer.value = areas.stacks + (thread + 1) * areas.stack_bytes;
+/** @typedef {{module: WebAssembly.Module, memory: WebAssembly.Memory, words: Int32Array<SharedArrayBuffer>,
+ *   areas: import("./pool.js").Areas, thread: number, n_threads: number}} Start */
+
+const worker = /** @type {DedicatedWorkerGlobalScope} */ (/** @type {unknown} */ (self));
+
+worker.onmessage = async ({ data }) => {
+  const { module, memory, words, areas, thread, n_threads: nThreads } = /** @type {Start} */ (data);
+  const instance = await WebAssembly.instantiate(module, { env: { memory } });
+  const exports = /** @type {Record<string, any>} */ (instance.exports);
+  exports.__stack_pointer.value = areas.stacks + (thread + 1) * areas.stack_bytes;
   let generation = 0;
-  self.postMessage("ready");
+  worker.postMessage("ready");
   for (;;) {
     Atomics.wait(words, WORDS.generation, generation);
     if (Atomics.load(words, WORDS.quit)) return;
@@ -19,4 +25,4 @@ self.addEventListener("message", async ({ data }) => {
     Atomics.add(words, WORDS.idle, 1);
     Atomics.notify(words, WORDS.idle);
   }
-});
+};

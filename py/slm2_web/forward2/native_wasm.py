@@ -13,10 +13,16 @@ from numpy.typing import NDArray
 
 from slm2_web.errors import DeviceError
 from slm2_web.forward2.exactmath import F32
-from slm2_web.forward2.wasm import ALIGNMENT_BYTES, DEFAULT_CHUNK_TOKENS, WEIGHTS_BASE, Areas, WasmExecutor
+from slm2_web.forward2.wasm import (
+    ALIGNMENT_BYTES,
+    DEFAULT_CHUNK_TOKENS,
+    PAGE_BYTES,
+    WEIGHTS_BASE,
+    Areas,
+    WasmExecutor,
+)
 from slm2_web.packed import PackedModel
 
-PAGE_BYTES = 64 << 10
 MAX_PAGES = 65535
 MODULES = Path(__file__).parents[3] / "worker" / "wasm"
 

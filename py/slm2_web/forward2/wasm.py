@@ -24,8 +24,9 @@ from slm2_web.forward2.selftest import STEP as TEST_STEP
 from slm2_web.forward2.selftest import Layout, check_outputs, lay_out
 from slm2_web.manifest import Manifest
 
-# Below it lie the module's own data. A multiple of the page size.
-WEIGHTS_BASE = 64 << 10
+PAGE_BYTES = 64 << 10
+# Below it lie the module's own data.
+WEIGHTS_BASE = PAGE_BYTES
 # Rows of 32-bit words that make an operation: forward.c's Op.
 OP_WORDS = 16
 MAX_CONSTANTS, MAX_BINDINGS = 8, 7
