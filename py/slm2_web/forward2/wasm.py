@@ -54,8 +54,6 @@ KERNEL_NUMBERS: Mapping[str, int] = {
             "attn_scores",
             "attn_softmax",
             "attn_values",
-            "bias_rope_kv",
-            "norm_rope_kv",
         )
     )
 }
