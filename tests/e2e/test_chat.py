@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from playwright.sync_api import BrowserContext, expect
 
 from e2e.chatpage import ChatPage
+from e2e.conftest import ROOT
 
 VECTOR = json.loads((Path(__file__).parents[1] / "unit" / "vectors" / "smollm2_greedy.json").read_bytes())
 QUESTION = "What is 2+2?"
@@ -24,7 +26,8 @@ def reference_digests(packed_smollm2: Path) -> list[str]:
     """What the command line's reference computes for the same question."""
     request = json.dumps({"messages": [{"role": "user", "content": QUESTION}], "params": {"temperature": 0}})
     command = [sys.executable, "-m", "slm2_web.cli", "generate", "--model", str(packed_smollm2)]
-    done = subprocess.run(command, input=request, capture_output=True, text=True, check=True)
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "py")}
+    done = subprocess.run(command, input=request, env=env, capture_output=True, text=True, check=True)
     run = json.loads(done.stdout)
     assert run["executor"]["name"] == "reference"
     assert run["generated_ids"] == VECTOR["greedy_new_ids"]
