@@ -3,15 +3,15 @@
     python -m slm2_web.compile.wasm            build them all
     python -m slm2_web.compile.wasm --check    build elsewhere and compare with what is there
 
-The compiler is PyPI `ziglang` (Clang and a WebAssembly linker) in one pinned version; nothing of the host takes part.
-The results are kept in the repository, so that a site can be built, and a test of a kernel run, without it.
+The compiler is PyPI `ziglang` (Clang and a WebAssembly linker) in one pinned version; nothing of the host
+takes part. The results are kept in the repository: building a site and running a kernel need no compiler.
 
-Each source is linked twice, because a module declares whether the memory that it imports is shared: `x.wasm` for an
-ordinary memory, `x.shared.wasm` for one that several workers read. The code is the same.
+Each source is linked twice, because a module declares whether the memory that it imports is shared:
+`x.wasm` for an ordinary memory, `x.shared.wasm` for one that several workers read. The code is the same.
 
-A kernel has no memory of its own: the linker is given a stack of no bytes and there is no data segment. Whoever
-makes an instance sets the exported `__stack_pointer` to room of its own where a kernel needs a stack; without it
-such a kernel traps at once. That is what lets any number of instances work on one memory.
+A kernel has no memory of its own, which is what lets any number of instances work on one memory. The linker
+gives it a stack of no bytes, so that the first use of one traps, unless who makes the instance sets the
+exported `__stack_pointer` to room of its own; and the tests see that no module has a data segment.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _jobs(out: Path, sources: Path) -> Iterator[tuple[Path, Path, tuple[str, ...
 def _compile(source: Path, result: Path, flags: tuple[str, ...]) -> Path:
     result.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as cache:
-        # From the source's folder and by its bare name: no path of this machine reaches the compiler's output.
+        # In the source's folder and by its bare name: no path of this machine reaches the output.
         command = [
             sys.executable,
             "-m",
