@@ -19,7 +19,7 @@ import { Turn } from "./turn.js";
 /** @typedef {"loading" | "ready" | "busy" | "error"} State */
 
 /** @type {Record<string, string>} */
-const EXECUTOR_NAMES = { webgpu: "WebGPU", reference: "reference (slow)" };
+const EXECUTOR_NAMES = { webgpu: "WebGPU", wasm: "WebAssembly", reference: "reference (slow)" };
 // How near to the end still counts as reading along.
 const PINNED_PX = 48;
 

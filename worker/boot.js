@@ -6,15 +6,16 @@
 // touching the requests. micropip installs the wheel with deps=False: its one dependency is already there.
 
 import { Replay } from "./gpu/replay.js";
+import { Pool } from "./wasm/pool.js";
 import { AssetError, DeviceError } from "./protocol.js";
 
 /** @typedef {import("./protocol.js").Stage} Stage */
 /** @typedef {(stage: Stage, done: number, total: number, unit: "bytes" | "steps", cached?: number) => void} Tell */
 /** @typedef {{bytes: number, sha256: string}} SiteFile */
 /** @typedef {{runtime: string, wheel: string, files: Record<string, SiteFile>}} Site */
-/** The engine as bridge.py makes it.
+/** The engine as bridge/engine.py makes it.
  * @typedef {{
- *   load: (manifest: Uint8Array, tokenizer: Uint8Array, weights: Uint8Array, executor: string, emit: Tell) => Promise<any>,
+ *   load: (manifest: Uint8Array, tokenizer: Uint8Array, weights: Uint8Array, memory: WebAssembly.Memory | null, executor: string, emit: Tell) => Promise<any>,
  *   chat: (request: object, emit: (kind: string, a: any, b: any) => void, cancelled: () => boolean) => Promise<any>,
  *   dispose: () => void,
  * }} Engine */
@@ -67,13 +68,22 @@ export async function boot(root, tell) {
     await micropip.install.callKwargs(new URL(pyodide.site.wheel, root).href, { deps: false });
     micropip.destroy();
     const bridge = pyodide.pyimport("slm2_web.bridge");
-    const made = bridge.Engine((/** @type {GPUDevice} */ device) => new Replay(device));
+    const made = bridge.Engine(hostOf(root));
     bridge.destroy();
     return made;
   });
   tell("package", 1, 1, "steps");
   return { engine, timings, heapBytes: () => pyodide._module.HEAPU8.length };
 }
+
+/** The JavaScript halves of the devices, for bridge/engine.py. @param {URL} root */
+const hostOf = (root) => ({
+  /** @param {GPUDevice} device */
+  makeReplay: (device) => new Replay(device),
+  /** @param {WebAssembly.Memory | null} memory @param {Uint8Array} weights @param {number} base
+   * @param {number} end @param {number} nThreads */
+  makePool: (memory, weights, base, end, nThreads) => Pool.create(root, memory, weights, base, end, nThreads),
+});
 
 /** site.json. @param {URL} root @returns {Promise<Site>} */
 async function fetchSite(root) {

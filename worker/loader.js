@@ -9,7 +9,7 @@
 // handed over; the page aborts a load by terminating it.
 
 import { AssetError, DeviceError, errorFrom, FormatError, InputError, LIMITS } from "./protocol.js";
-import { check, MANIFEST, PROTOCOL_VERSION, ProtocolError, Slm2Error } from "./protocol.js";
+import { check, MANIFEST, PROTOCOL_VERSION, ProtocolError, Slm2Error, WASM } from "./protocol.js";
 
 /** @typedef {{file: string, bytes: number, sha256: string}} FileEntry */
 /** @typedef {{tokenizer: FileEntry, weightsBytes: number, shards: FileEntry[]}} Plan */
@@ -18,6 +18,10 @@ import { check, MANIFEST, PROTOCOL_VERSION, ProtocolError, Slm2Error } from "./p
 const STORE = "slm2-models";
 const PARALLEL = 3;
 const PROGRESS_INTERVAL_MS = 50;
+// Room that the memory may grow by, for the KV cache and the rest; only what is used is taken.
+const WORK_BYTES = 1 << 30;
+// What the shared modules are linked for: 2 GiB.
+const MAX_PAGES = 32768;
 
 const worker = /** @type {DedicatedWorkerGlobalScope} */ (/** @type {unknown} */ (self));
 
@@ -62,7 +66,10 @@ async function load({ version, root, model, shared, port }) {
   const files = [plan.tokenizer, ...plan.shards];
   const progress = new Progress(files.reduce((sum, file) => sum + file.bytes, 0));
 
-  const weights = allocate(plan.weightsBytes, shared);
+  const memory = shared ? allocateShared(plan.weightsBytes) : null;
+  const weights = memory
+    ? new Uint8Array(memory.buffer, WASM.weights_base, plan.weightsBytes)
+    : allocate(plan.weightsBytes);
   /** @type {Uint8Array<ArrayBuffer> | undefined} */
   let tokenizer;
   const offsets = new Map();
@@ -75,7 +82,7 @@ async function load({ version, root, model, shared, port }) {
       const { bytes, fresh } = await obtain(folder, entry, { store, progress, signal: abort.signal });
       if (fresh && store) await keep(store, entry, bytes);
       if (entry === plan.tokenizer) tokenizer = bytes;
-      else new Uint8Array(weights).set(bytes, offsets.get(entry));
+      else weights.set(bytes, offsets.get(entry));
     }
   };
   try {
@@ -92,6 +99,7 @@ async function load({ version, root, model, shared, port }) {
     manifest,
     tokenizer: /** @type {Uint8Array<ArrayBuffer>} */ (tokenizer),
     weights,
+    memory,
     stats: {
       bytes: progress.total,
       cached_bytes: progress.cached,
@@ -99,7 +107,7 @@ async function load({ version, root, model, shared, port }) {
     },
   };
   const transfer = [manifest.buffer, message.tokenizer.buffer];
-  if (weights instanceof ArrayBuffer) transfer.push(weights);
+  if (weights.buffer instanceof ArrayBuffer) transfer.push(weights.buffer);
   port.postMessage(message, transfer);
 }
 
@@ -248,15 +256,32 @@ function integer(value, place, high) {
   return value;
 }
 
-/** @param {number} bytes @param {boolean} shared */
-function allocate(bytes, shared) {
+/** Memory for the weights and, behind them, what the wasm kernels need: they use the weights where they lie.
+ * @param {number} bytes */
+function allocateShared(bytes) {
+  const initial = Math.ceil((WASM.weights_base + bytes) / WASM.page_bytes);
+  const maximum = Math.min(initial + WORK_BYTES / WASM.page_bytes, MAX_PAGES);
   try {
-    return shared ? new SharedArrayBuffer(bytes) : new ArrayBuffer(bytes);
+    return new WebAssembly.Memory({ initial, maximum, shared: true });
   } catch (error) {
-    const message = `weights: the browser gives no ${bytes} bytes of memory: ${error}`;
-    throw new DeviceError("device.out_of_memory", message, { bytes });
+    throw noMemory(bytes, error);
   }
 }
+
+/** @param {number} bytes */
+function allocate(bytes) {
+  try {
+    return new Uint8Array(bytes);
+  } catch (error) {
+    throw noMemory(bytes, error);
+  }
+}
+
+/** @param {number} bytes @param {unknown} error */
+const noMemory = (bytes, error) =>
+  new DeviceError("device.out_of_memory", `weights: the browser gives no ${bytes} bytes of memory: ${error}`, {
+    bytes,
+  });
 
 /** The browser's store for models, or null where it has none (private windows of some browsers). */
 async function openStore() {

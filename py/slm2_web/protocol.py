@@ -33,6 +33,7 @@ from slm2_web.errors import (
     ProtocolError,
     Slm2Error,
 )
+from slm2_web.forward2.wasm import PAGE_BYTES, WEIGHTS_BASE
 from slm2_web.manifest import FORMAT, MAX_MANIFEST_BYTES, MAX_SHARD_BYTES, VERSION
 
 PROTOCOL_VERSION: Final = 1
@@ -64,7 +65,7 @@ LIMITS: Final[Mapping[str, int]] = {
 }
 
 ENUMS: Final[Mapping[str, tuple[str, ...]]] = {
-    "executor": ("auto", "webgpu", "reference"),
+    "executor": ("auto", "webgpu", "wasm", "reference"),
     "stage": STAGES,
     "unit": ("bytes", "steps"),
     "reason": REASONS,
@@ -84,7 +85,8 @@ TYPES: Final[Mapping[str, tuple[str, str]]] = {
         "an object of finite numbers, strings, bytes and lists of bytes",
         "Record<string, number | string | Uint8Array | Uint8Array[]>",
     ),
-    "buffer": ("an ArrayBuffer or a SharedArrayBuffer", "ArrayBuffer | SharedArrayBuffer"),
+    "view": ("a Uint8Array", "Uint8Array"),
+    "memory": ("a shared WebAssembly.Memory", "WebAssembly.Memory"),
     "control": (f"a SharedArrayBuffer of {CONTROL_BYTES} bytes", "SharedArrayBuffer"),
     "port": ("a MessagePort", "MessagePort"),
 }
@@ -124,7 +126,7 @@ MESSAGES: Final = (
         (
             Field("version", "uint", "PROTOCOL_VERSION of the page"),
             Field("root", "string", "URL of the site's root, ends with /"),
-            Field("executor", "executor", "what computes; auto takes the best that works"),
+            Field("executor", "executor", "what computes; auto takes the fastest that works"),
             Field("control", "control?", "the shared words; null where there is no SharedArrayBuffer"),
             Field("port", "port", "on which the loader sends `model`"),
         ),
@@ -154,7 +156,7 @@ MESSAGES: Final = (
             Field("version", "uint", "PROTOCOL_VERSION of the page"),
             Field("root", "string", "URL of the site's root, ends with /"),
             Field("model", "string", "name of a folder under models/"),
-            Field("shared", "boolean", "put the weights into a SharedArrayBuffer"),
+            Field("shared", "boolean", "put the weights into a shared WebAssembly.Memory"),
             Field("port", "port", "to the worker"),
         ),
     ),
@@ -165,7 +167,8 @@ MESSAGES: Final = (
         (
             Field("manifest", "file", "manifest.json"),
             Field("tokenizer", "file", "tokenizer.slm2tok"),
-            Field("weights", "buffer", "the shards, one after the other"),
+            Field("weights", "view", "the shards, one after the other"),
+            Field("memory", "memory?", "which `weights` is a view of; null where no memory is shared"),
             Field("stats", "object", "bytes, cached_bytes, weights_ms"),
         ),
     ),
@@ -313,8 +316,10 @@ def _is(value: object, kind: str) -> bool:
             return isinstance(value, Mapping)
         case "params":
             return isinstance(value, Mapping) and all(_is_param(v) for v in value.values())
-        case "buffer":
+        case "view":
             return isinstance(value, bytearray | memoryview)
+        case "memory":
+            return callable(getattr(value, "grow", None))
         case "control":
             return isinstance(value, bytearray | memoryview) and len(value) == CONTROL_BYTES
         case _:
@@ -450,7 +455,8 @@ const IS = {
   file: isBytes,
   object: isObject,
   params: (value) => isObject(value) && Object.values(value).every(isParam),
-  buffer: (value) => value instanceof ArrayBuffer || isShared(value),
+  view: (value) => value instanceof Uint8Array,
+  memory: (value) => value instanceof WebAssembly.Memory && isShared(value.buffer),
   control: (value) => isShared(value) && value.byteLength === CONTROL_BYTES,
   port: (value) => typeof value?.postMessage === "function",
 };
@@ -528,6 +534,7 @@ def _js_constants() -> str:
         ),
         ("export const CONTROL_BYTES", "", CONTROL_BYTES),
         ("export const LIMITS", "", dict(LIMITS)),
+        ("export const WASM", "", {"weights_base": WEIGHTS_BASE, "page_bytes": PAGE_BYTES}),
         ("export const MANIFEST", "", {"format": FORMAT, "version": VERSION}),
         (
             "export const ERRORS",

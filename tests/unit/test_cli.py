@@ -88,8 +88,15 @@ def spawn(arguments: Sequence[str], models: Path, **more: Any) -> subprocess.Pop
     pipe = subprocess.PIPE
     command = [sys.executable, "-m", "slm2_web.cli", *arguments]
     # Whoever runs the tests in the background has them ignore Ctrl-C, and that is inherited.
-    heed = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, **heed, **more)
+    return subprocess.Popen(
+        command,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        env=environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        **more,
+    )
 
 
 # --- text and ids ----------------------------------------------------------------------------------------
