@@ -33,7 +33,6 @@ CODES: Mapping[str, tuple[str, str]] = {
     "template.content": ("A message's content is not text.", "Give the content as one string."),
     "template.order": ("The messages are in an order the model was not trained on.", "Reorder the messages."),
     "format.gguf": ("The GGUF file is damaged or not a GGUF file.", "Fetch the file again."),
-    "format.safetensors": ("The safetensors file is damaged.", "Fetch the file again."),
     "format.tokenizer_file": ("The tokenizer file is damaged.", "Rebuild the model or reload the page."),
     "format.manifest": ("The model's manifest is damaged.", "Rebuild the model or reload the page."),
     "format.model_file": (
@@ -50,9 +49,13 @@ CODES: Mapping[str, tuple[str, str]] = {
     ),
     "device.insecure_context": ("The page was not served over HTTPS or localhost.", "Use HTTPS."),
     "device.no_webgpu": ("This browser offers no WebGPU adapter.", "Use a browser with WebGPU enabled."),
+    "device.no_wasm": (
+        "WebAssembly with SIMD is not to be had.",
+        "Use a current browser; on the command line install the package wasmtime.",
+    ),
     "device.limit": ("The GPU's limits are too small for this model.", "Use another device."),
     "device.lost": ("The GPU was lost.", "Reload the page."),
-    "device.out_of_memory": ("The GPU ran out of memory.", "Close other tabs and reload."),
+    "device.out_of_memory": ("The browser or the GPU ran out of memory.", "Close other tabs and reload."),
     "device.self_test": ("The GPU computes wrong results.", "Update the browser or the GPU's driver."),
     "device.bad_logits": ("The model's output holds NaN or infinity.", "Reload the page; report a bug."),
     "device.worker": ("The worker died.", "Reload the page; report a bug if it happens again."),

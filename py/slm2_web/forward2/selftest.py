@@ -274,20 +274,28 @@ async def outputs_of(backend: GpuBackend, layout: Layout) -> Bytes:
     return found.view(np.uint8)
 
 
-async def self_test(backend: GpuBackend) -> None:
-    """Run every case on the backend.
+def check_outputs(layout: Layout, found: Bytes, adapter: str) -> None:
+    """Compare outputs with the recorded answers.
 
     Raises: DeviceError `device.self_test` that names the cases that differ.
     """
-    layout = lay_out()
-    got, want = digests(layout, await outputs_of(backend, layout)), known_answers()
+    got, want = digests(layout, found), known_answers()
     wrong = [name for name in want if got.get(name) != want[name]]
     if wrong:
         raise DeviceError(
             "device.self_test",
-            f"{backend.adapter} computes wrong results in {', '.join(wrong)}",
-            {"adapter": backend.adapter, "wrong": wrong},
+            f"{adapter} computes wrong results in {', '.join(wrong)}",
+            {"adapter": adapter, "wrong": wrong},
         )
+
+
+async def self_test(backend: GpuBackend) -> None:
+    """Run every case on the backend.
+
+    Raises: DeviceError `device.self_test`.
+    """
+    layout = lay_out()
+    check_outputs(layout, await outputs_of(backend, layout), backend.adapter)
 
 
 def main() -> None:

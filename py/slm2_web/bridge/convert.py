@@ -1,0 +1,31 @@
+"""Python values as JavaScript ones, JavaScript errors as ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import js
+import numpy as np
+from pyodide.ffi import JsException, to_js
+
+from slm2_web.errors import CODES, DeviceError
+from slm2_web.forward2.exactmath import F32
+
+
+def to_object(value: Any) -> Any:
+    """A Python value as a plain JavaScript one; dicts become objects, bytes typed arrays."""
+    return to_js(value, dict_converter=js.Object.fromEntries)
+
+
+def to_f32(values: Any) -> F32:
+    """A Float32Array as f32[length]."""
+    result = np.empty(values.length, np.float32)
+    values.assign_to(result)
+    return result
+
+
+def device_error(error: JsException) -> DeviceError:
+    """The DeviceError that our JavaScript threw, by its `code` or name; anything else is a lost device."""
+    code = getattr(error, "code", None) or error.name
+    known = code in CODES and code.startswith("device.")
+    return DeviceError(code if known else "device.lost", error.message)

@@ -1,0 +1,328 @@
+"""One model on one device, and the choice of the device."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+from pyodide.ffi import JsException, to_js
+
+from slm2_web import __version__, transcript
+from slm2_web.bridge.convert import device_error, to_object
+from slm2_web.bridge.wasm import PoolBackend, wanted_threads
+from slm2_web.bridge.webgpu import WebGpuBackend
+from slm2_web.errors import DeviceError, ProtocolError, Slm2Error
+from slm2_web.forward2.exactmath import F32
+from slm2_web.forward2.gpu import GpuExecutor
+from slm2_web.forward2.reference import ReferenceExecutor
+from slm2_web.forward2.selftest import self_test
+from slm2_web.forward2.wasm import WEIGHTS_BASE, WasmExecutor
+from slm2_web.manifest import Manifest, parse_manifest
+from slm2_web.packed import PackedModel, check_file, check_tensors
+from slm2_web.prompt2.assemble import assemble
+from slm2_web.sampling2.params import parse_params
+from slm2_web.session import Delta, Done, Prefill, Session, Token
+from slm2_web.template2.machine import Template, template_for
+from slm2_web.template2.spec import Message
+from slm2_web.tokenizer2.tokenizer import Tokenizer
+from slm2_web.transcript import Artifacts, Request
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Loading:
+    """What the making of an executor needs, and how long its stages took."""
+
+    manifest: Manifest
+    weights: Any
+    memory: Any
+    host: Any
+    emit: Callable[[str, int, int, str], None]
+    timings: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def inv_freq(self) -> F32:
+        """RoPE's inverse frequencies, copied out of the shared weights."""
+        entry = self.manifest.tensors["rope.inv_freq"]
+        start = entry.planes["values"]
+        values = np.empty(entry.plane_bytes("values"), np.uint8)
+        self.weights.subarray(start, start + values.size).assign_to(values)
+        return values.view(np.float32)
+
+    async def timed(self, stage: str, work: Awaitable[T]) -> T:
+        """The work, told and timed as a stage of one step."""
+        self.emit(stage, 0, 1, "steps")
+        start = time.perf_counter()
+        result = await work
+        self.timings[f"{stage}_ms"] = _since(start)
+        self.emit(stage, 1, 1, "steps")
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    """An executor and how to free it."""
+
+    executor: GpuExecutor | WasmExecutor | ReferenceExecutor
+    free: Callable[[], None]
+
+
+async def _reference(loading: _Loading) -> _Device:
+    held = np.empty(loading.manifest.weights_bytes, np.uint8)
+    loading.weights.assign_to(held)
+    loading.emit("upload", held.size, held.size, "bytes")
+    return _Device(ReferenceExecutor(PackedModel(loading.manifest, b"", held)), lambda: None)
+
+
+async def _wasm(loading: _Loading) -> _Device:
+    """Raises: DeviceError `device.out_of_memory`, `device.self_test`."""
+    end = WEIGHTS_BASE + loading.manifest.weights_bytes
+    try:
+        pool = await loading.host.makePool(
+            loading.memory, loading.weights, WEIGHTS_BASE, end, wanted_threads()
+        )
+    except JsException as error:
+        raise device_error(error) from None
+    backend = PoolBackend(pool)
+    try:
+        work = WasmExecutor.create(backend, loading.manifest, loading.inv_freq)
+        return _Device(await loading.timed("self_test", work), backend.dispose)
+    except BaseException:
+        backend.dispose()
+        raise
+
+
+async def _webgpu(loading: _Loading, backend: WebGpuBackend) -> _Device:
+    """Raises: DeviceError."""
+    try:
+        await loading.timed("self_test", self_test(backend))
+        start = time.perf_counter()
+
+        def progress(stage: str, done: int, total: int, unit: str) -> None:
+            nonlocal start
+            loading.emit(stage, done, total, unit)
+            if done == total:
+                loading.timings[f"{stage}_ms"] = _since(start)
+                start = time.perf_counter()
+
+        weights = loading.weights
+        executor = await GpuExecutor.create(
+            backend,
+            loading.manifest,
+            lambda low, high: weights.subarray(low, high),
+            loading.inv_freq,
+            progress=progress,
+        )
+    except BaseException:
+        backend.dispose()
+        raise
+    return _Device(executor, backend.dispose)
+
+
+async def _fastest(loading: _Loading) -> _Device:
+    """WASM, unless there is a real GPU that passes the self-test and takes a token in less time.
+
+    Which one it is never changes a token: both have the reference's bits.
+    """
+    try:
+        backend = await WebGpuBackend.create(loading.host.makeReplay)
+        if backend.is_software:
+            backend.dispose()
+            raise DeviceError("device.no_webgpu", f"{backend.adapter} is no real GPU")
+        gpu = await _webgpu(loading, backend)
+    except DeviceError:
+        return await _wasm(loading)
+    try:
+        wasm = await _wasm(loading)
+    except DeviceError:
+        return gpu
+    gpu_ms, wasm_ms = await _token_ms(gpu), await _token_ms(wasm)
+    loading.timings |= {"benchmark_webgpu_ms": gpu_ms, "benchmark_wasm_ms": wasm_ms}
+    winner, loser = (gpu, wasm) if gpu_ms < wasm_ms else (wasm, gpu)
+    loser.free()
+    return winner
+
+
+async def _token_ms(device: _Device) -> float:
+    """Milliseconds for one token, after one to warm up."""
+    for _ in range(2):
+        start = time.perf_counter()
+        await device.executor.forward([0], want_logits=True)
+        device.executor.truncate(0)
+    return _since(start)
+
+
+async def _device_of(kind: str, loading: _Loading) -> _Device:
+    """The executor that is asked for; `auto` is the fastest. Raises: DeviceError."""
+    match kind:
+        case "reference":
+            return await _reference(loading)
+        case "wasm":
+            return await _wasm(loading)
+        case "webgpu":
+            return await _webgpu(loading, await WebGpuBackend.create(loading.host.makeReplay))
+        case _:
+            return await _fastest(loading)
+
+
+def _since(start: float) -> float:
+    return round((time.perf_counter() - start) * 1e3, 3)
+
+
+async def _answer(work: Awaitable[dict[str, Any]]) -> Any:
+    """`{ok: what the work gives}`, or `{error}`."""
+    try:
+        return to_object({"ok": await work})
+    except Slm2Error as error:
+        return to_object({"error": error.as_json()})
+    except MemoryError as error:
+        full = DeviceError("device.out_of_memory", f"the worker's memory is full: {error}")
+        return to_object({"error": full.as_json()})
+    except Exception as error:
+        # A bug of ours. The page must hear of it all the same, with what a report needs.
+        trace = "".join(traceback.format_exception(error))[-4000:]
+        bug = ProtocolError("protocol.internal", f"{type(error).__name__}: {error}", {"traceback": trace})
+        return to_object({"error": bug.as_json()})
+
+
+class Engine:
+    """One model on one device, for worker.js.
+
+    `host` makes the JavaScript halves of the devices: `makeReplay(device)` a Replay (worker/gpu/replay.js),
+    `makePool(memory, weights, base, end, nThreads)` a Pool (worker/wasm/pool.js).
+    """
+
+    def __init__(self, host: Any) -> None:
+        self._host = host
+        self._model: _Model | None = None
+
+    async def load(
+        self, manifest: Any, tokenizer: Any, weights: Any, memory: Any, executor: str, emit: Any
+    ) -> Any:
+        """`{ok: info}`: executor, adapter, model, vocab_size, max_seq_len, defaults, memory, timings.
+
+        manifest, tokenizer: Uint8Array, whose size and hash the loader has checked. weights: Uint8Array,
+        maybe in `memory`, a shared WebAssembly.Memory, else null. `emit(stage, done, total, unit)` tells of
+        progress.
+        """
+        loading = (weights, memory, emit)
+        return await _answer(self._load(manifest.to_bytes(), tokenizer.to_bytes(), executor, *loading))
+
+    async def _load(
+        self, manifest_bytes: bytes, tokenizer_bytes: bytes, kind: str, weights: Any, memory: Any, emit: Any
+    ) -> dict[str, Any]:
+        if self._model is not None:
+            raise ProtocolError("protocol.state", "a model is loaded already")
+        manifest = parse_manifest(manifest_bytes)
+        check_tensors(manifest)
+        check_file(manifest.tokenizer, tokenizer_bytes)
+        start = time.perf_counter()
+        tokenizer = Tokenizer.from_bytes(tokenizer_bytes)
+        template = template_for(manifest.template, tokenizer)
+        timings = {"tokenizer_ms": _since(start)}
+        loading = _Loading(manifest, weights, memory, self._host, emit)
+        device = await _device_of(kind, loading)
+        executor = device.executor
+        self._model = _Model(
+            manifest=manifest,
+            artifacts=Artifacts.of(manifest, manifest_bytes, __version__),
+            tokenizer=tokenizer,
+            template=template,
+            executor=executor,
+            session=Session(tokenizer, executor, manifest.eos_ids),
+            free=device.free,
+        )
+        memory_bytes = executor.plan.memory_bytes()
+        return {
+            "executor": executor.name,
+            "adapter": executor.adapter,
+            "model": {
+                "name": manifest.name,
+                "title": manifest.title,
+                "license": manifest.license,
+                "default_system": manifest.template.default_system,
+            },
+            "vocab_size": manifest.config.vocab_size,
+            "max_seq_len": executor.max_seq_len,
+            "defaults": dict(manifest.defaults),
+            "memory": {
+                "tokenizer_bytes": len(tokenizer_bytes),
+                "device_weights_bytes": memory_bytes["weights"],
+                "device_cache_bytes": memory_bytes["kv_cache"],
+                "device_work_bytes": memory_bytes["work"],
+            },
+            "timings": {**timings, **loading.timings},
+        }
+
+    async def chat(self, request: Any, emit: Any, cancelled: Any) -> Any:
+        """`{ok: {reason, transcript, stats}}` of one reply.
+
+        request: `{messages: [{role, content: Uint8Array}], params}`. `emit("prefill", done, total)`,
+        `emit("token", id, null)`, `emit("delta", Uint8Array, null)`; `cancelled()` is asked before each pass.
+        """
+        return await _answer(self._chat(request.to_py(), emit, cancelled))
+
+    async def _chat(self, request: dict[str, Any], emit: Any, cancelled: Any) -> dict[str, Any]:
+        model = self._model
+        if model is None:
+            raise ProtocolError("protocol.state", "no model is loaded")
+        messages = tuple(Message(m["role"], bytes(m["content"])) for m in request["messages"])
+        params = parse_params(_plain(request["params"]), model.manifest.defaults)
+        max_seq_len = model.executor.max_seq_len
+        prompt_ids = assemble(
+            model.template, model.tokenizer, messages, max_seq_len=max_seq_len, reserve_tokens=1
+        )
+        done: Done | None = None
+        async for event in model.session.generate(prompt_ids, params, cancelled=cancelled):
+            match event:
+                case Prefill(done_tokens, total_tokens):
+                    emit("prefill", done_tokens, total_tokens)
+                case Token(token_id):
+                    emit("token", token_id, None)
+                case Delta(data):
+                    emit("delta", to_js(data), None)
+                case Done():
+                    done = event
+        assert done is not None
+        record = transcript.record(
+            model.artifacts, Request(messages, None, params, max_seq_len), prompt_ids, done, model.executor
+        )
+        stats = {
+            "prompt_tokens": len(prompt_ids),
+            "generated_tokens": len(done.generated_ids),
+            **done.timings.as_json(),
+        }
+        text = transcript.write(record).decode("utf-8")
+        return {"reason": done.reason, "detail": dict(done.detail), "transcript": text, "stats": stats}
+
+    def dispose(self) -> None:
+        """Free the device's memory. Nothing may be called after it."""
+        if self._model is not None:
+            self._model.free()
+            self._model = None
+
+
+def _plain(params: dict[str, Any]) -> dict[str, Any]:
+    """Parameters as `parse_params` takes them: typed arrays of stop strings become bytes."""
+    stop = params.get("stop")
+    if isinstance(stop, list):
+        return {**params, "stop": [bytes(s) if isinstance(s, memoryview) else s for s in stop]}
+    return params
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """What `load` made."""
+
+    manifest: Manifest
+    artifacts: Artifacts
+    tokenizer: Tokenizer
+    template: Template
+    executor: GpuExecutor | WasmExecutor | ReferenceExecutor
+    session: Session
+    free: Callable[[], None]

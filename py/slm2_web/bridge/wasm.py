@@ -1,0 +1,69 @@
+"""The pool of wasm threads as a `WasmBackend` (forward2/wasm.py): worker/wasm/pool.js does the running."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import js
+import numpy as np
+from numpy.typing import NDArray
+from pyodide.ffi import JsException, to_js
+
+from slm2_web.bridge.convert import device_error, to_f32, to_object
+from slm2_web.forward2.exactmath import F32
+from slm2_web.forward2.wasm import ALIGNMENT_BYTES, Areas
+
+# More threads than this gain nothing: a pass meets at every operation.
+MAX_THREADS = 8
+
+
+def wanted_threads() -> int:
+    """Threads for a pass: one for each core that the browser admits to."""
+    return max(1, min(int(getattr(js.navigator, "hardwareConcurrency", 1) or 1), MAX_THREADS))
+
+
+class PoolBackend:
+    """A `WasmBackend` on a Pool (worker/wasm/pool.js)."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+        self.n_threads: int = pool.nThreads
+        plural = "threads" if self.n_threads > 1 else "thread"
+        self.adapter = f"SIMD, {self.n_threads} {plural}"
+
+    def reserve(self, size: int) -> int:
+        """See WasmBackend."""
+        try:
+            address: int = self._pool.reserve(size, ALIGNMENT_BYTES)
+        except JsException as error:
+            raise device_error(error) from None
+        return address
+
+    def write(self, address: int, data: bytes) -> None:
+        """See WasmBackend."""
+        self._pool.write(address, to_js(data))
+
+    def read(self, address: int, size: int) -> NDArray[np.uint8]:
+        """See WasmBackend."""
+        result = np.empty(size, np.uint8)
+        self._pool.read(address, size).assign_to(result)
+        return result
+
+    async def set_up(self, areas: Areas) -> None:
+        """See WasmBackend."""
+        try:
+            await self._pool.setUp(to_object(areas.as_dict()))
+        except JsException as error:
+            raise device_error(error) from None
+
+    async def run(self, ops: int, n_ops: int, step: Sequence[int], ids: Sequence[int], size: int) -> F32:
+        """See WasmBackend."""
+        try:
+            return to_f32(await self._pool.run(ops, n_ops, to_js(step), to_js(ids), size))
+        except JsException as error:
+            raise device_error(error) from None
+
+    def dispose(self) -> None:
+        """Stop the threads."""
+        self._pool.dispose()

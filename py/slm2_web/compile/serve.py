@@ -1,0 +1,325 @@
+"""A static web server for a built site, on this machine: the headers that the page needs, Range, gzip, 304.
+
+    isolation     COOP, COEP and CORP, so that the page may use SharedArrayBuffer
+    caching       a path that carries a version or a hash is immutable, everything else is asked for again
+                  each time and answered 304 when its ETag, a hash of the bytes, is still the same
+    Range         one range per request (206, 416, If-Range); several are answered with the whole file
+    compression   PATH.gz in place of PATH for clients that accept gzip and ask for no Range
+
+Nothing is served that starts with a dot, leads out of the folder, or is not a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import re
+import socket
+import sys
+import threading
+import urllib.parse
+from collections.abc import Callable
+from email.utils import formatdate
+from http import HTTPStatus
+from io import BufferedReader
+from pathlib import Path
+
+DEFAULT_PORT = 8000
+# How many ports after the default are tried when it is taken.
+PORT_ATTEMPTS = 20
+# How soon `close` is noticed.
+POLL_S = 0.02
+
+ISOLATION = {
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Embedder-Policy": "require-corp",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".ico": "image/x-icon",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+    ".wasm": "application/wasm",
+    ".webmanifest": "application/manifest+json",
+    ".wgsl": "text/plain; charset=utf-8",
+    ".whl": "application/zip",
+    ".zip": "application/zip",
+}
+DEFAULT_TYPE = "application/octet-stream"
+
+# The bytes at these paths never change. The runtime's lock file is ours and may.
+IMMUTABLE = re.compile(
+    r"models/[^/]+/[^/]+\.[0-9a-f]{8}\.bin"
+    r"|wheels/[0-9a-f]{8}/[^/]+"
+    r"|runtime/pyodide-[0-9.]+/(?!pyodide-lock\.json$)[^/]+"
+)
+_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
+
+
+class PortTaken(Exception):
+    """Another program listens on the port."""
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """A running server: `url` is its address; `close` ends it."""
+
+    daemon_threads = True
+    # On Windows this would let two programs share a port.
+    allow_reuse_address = sys.platform != "win32"
+
+    def __init__(
+        self, root: Path, host: str, port: int, base: str, isolation: bool, log: Callable[[str], None] | None
+    ) -> None:
+        self.root = root.resolve()
+        self.base = base
+        self.isolation = isolation
+        self.log = log
+        self.etags: dict[Path, tuple[tuple[int, int, int], str]] = {}
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        super().__init__((host, port), _Handler)
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self.server_address[1])
+
+    @property
+    def url(self) -> str:
+        """The site's address, with a slash at its end."""
+        # localhost and 127.0.0.1 are secure contexts to browsers without HTTPS.
+        host = str(self.server_address[0])
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}{self.base}"
+
+    def close(self) -> None:
+        """Stops listening; requests in progress are dropped."""
+        self.shutdown()
+        self.server_close()
+
+    def etag(self, path: Path, file: BufferedReader) -> str:
+        """The file's entity tag: a hash of its bytes, computed once per state of the file."""
+        status = path.stat()
+        state = (status.st_size, status.st_mtime_ns, status.st_ino)
+        known = self.etags.get(path)
+        if known is None or known[0] != state:
+            file.seek(0)
+            known = self.etags[path] = (state, f'"{hashlib.file_digest(file, "sha256").hexdigest()[:32]}"')
+        return known[1]
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that has gone away is no error."""
+        if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
+
+def bind(
+    root: Path,
+    port: int | None,
+    *,
+    host: str = "127.0.0.1",
+    base: str = "/",
+    isolation: bool = True,
+    log: Callable[[str], None] | None = None,
+) -> Server:
+    """A server for the folder `root` that listens and waits for `serve_forever`.
+
+    `port` 0 is any free one, None the default one or the next that is free. `base` is the path under which
+    the site appears. `log` gets a line per answer.
+
+    Raises: PortTaken.
+    """
+    base = f"/{base.strip('/')}/".replace("//", "/")
+    ports = range(DEFAULT_PORT, DEFAULT_PORT + PORT_ATTEMPTS) if port is None else [port]
+    for candidate in ports:
+        try:
+            return Server(root, host, candidate, base, isolation, log)
+        except OSError as error:
+            reason = error.strerror
+    which = f"port {port}" if port is not None else f"ports {ports[0]} to {ports[-1]}"
+    raise PortTaken(f"{which} on {host}: {reason}; choose another with --port")
+
+
+def start(
+    root: Path,
+    port: int | None = 0,
+    *,
+    host: str = "127.0.0.1",
+    base: str = "/",
+    isolation: bool = True,
+    log: Callable[[str], None] | None = None,
+) -> Server:
+    """As `bind`, and running in a thread until `close`."""
+    server = bind(root, port, host=host, base=base, isolation=isolation, log=log)
+    threading.Thread(target=server.serve_forever, args=(POLL_S,), name="serve", daemon=True).start()
+    return server
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: Server
+    protocol_version = "HTTP/1.1"
+    # Headers and body leave in separate writes; waiting to join them costs 40 ms an answer.
+    disable_nagle_algorithm = True
+    timeout = 60
+
+    def version_string(self) -> str:
+        """The Server header."""
+        return "slm2-web"
+
+    def do_GET(self) -> None:
+        self._answer(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(with_body=False)
+
+    def _refuse(self) -> None:
+        # Its body, if any, stays unread: the connection is of no more use.
+        self.close_connection = True
+        self._status(HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": "GET, HEAD", "Connection": "close"})
+
+    do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = _refuse
+
+    def _answer(self, with_body: bool) -> None:
+        found = self._find()
+        if found is None:
+            return
+        path, name = found
+        try:
+            self._send_file(path, name, with_body)
+        except FileNotFoundError:  # between looking and opening
+            self._status(HTTPStatus.NOT_FOUND)
+
+    def _find(self) -> tuple[Path, str] | None:
+        """(the file, its path in the site), or None after an answer."""
+        raw = urllib.parse.urlsplit(self.path).path
+        if raw + "/" == self.server.base:
+            self._status(HTTPStatus.MOVED_PERMANENTLY, {"Location": self.server.base})
+            return None
+        try:
+            name = urllib.parse.unquote(raw, errors="strict")
+        except UnicodeDecodeError:
+            name = "\0"
+        inside = name.removeprefix(self.server.base)
+        parts = inside.split("/")
+        if (
+            not name.startswith(self.server.base)
+            or any(part.startswith(".") for part in parts)
+            or any(c in inside for c in "\0\\:")
+        ):
+            self._status(HTTPStatus.NOT_FOUND)
+            return None
+        path = (self.server.root / inside).resolve()
+        if path.is_dir() and path.is_relative_to(self.server.root):
+            if inside and not inside.endswith("/"):
+                self._status(HTTPStatus.MOVED_PERMANENTLY, {"Location": f"{raw.rpartition('/')[2]}/"})
+                return None
+            path, inside = path / "index.html", f"{inside}index.html"
+        if not path.is_relative_to(self.server.root) or inside.endswith("/") or not path.is_file():
+            self._status(HTTPStatus.NOT_FOUND)
+            return None
+        return path, inside
+
+    def _send_file(self, path: Path, name: str, with_body: bool) -> None:
+        headers = {
+            "Content-Type": TYPES.get(Path(name).suffix, DEFAULT_TYPE),
+            "Cache-Control": "public, max-age=31536000, immutable"
+            if IMMUTABLE.fullmatch(name)
+            else "no-cache",
+            "Accept-Ranges": "bytes",
+        }
+        packed = path.with_name(f"{path.name}.gz")
+        if packed.is_file():
+            headers["Vary"] = "Accept-Encoding"
+            if "Range" not in self.headers and _accepts_gzip(self.headers.get("Accept-Encoding", "")):
+                headers["Content-Encoding"] = "gzip"
+                path = packed
+        with path.open("rb") as file:
+            etag = headers["ETag"] = self.server.etag(path, file)
+            headers["Last-Modified"] = formatdate(path.stat().st_mtime, usegmt=True)
+            if _names(self.headers.get("If-None-Match", ""), etag):
+                self._head(HTTPStatus.NOT_MODIFIED, headers)
+                return
+            total = file.seek(0, 2)
+            start, stop = 0, total
+            status = HTTPStatus.OK
+            wanted = self.headers.get("Range")
+            if wanted and self.headers.get("If-Range", etag) == etag:
+                stretch = _stretch(wanted, total)
+                if stretch is not None and stretch[0] >= stretch[1]:
+                    self._status(
+                        HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, {"Content-Range": f"bytes */{total}"}
+                    )
+                    return
+                if stretch is not None:
+                    start, stop = stretch
+                    status = HTTPStatus.PARTIAL_CONTENT
+                    headers["Content-Range"] = f"bytes {start}-{stop - 1}/{total}"
+            headers["Content-Length"] = str(stop - start)
+            self._head(status, headers)
+            if with_body and stop > start:
+                self.connection.sendfile(file, start, stop - start)
+
+    def _status(self, status: HTTPStatus, headers: dict[str, str] | None = None) -> None:
+        """An answer that is only a status."""
+        body = f"{status.value} {status.phrase}\n".encode()
+        self._head(
+            status,
+            {
+                "Content-Type": TYPES[".txt"],
+                "Content-Length": str(len(body)),
+                "Cache-Control": "no-store",
+                **(headers or {}),
+            },
+        )
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _head(self, status: HTTPStatus, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for key, value in headers.items():
+            self.send_header(key, value)
+        for key, value in ISOLATION.items() if self.server.isolation else ():
+            self.send_header(key, value)
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        if self.server.log is not None:
+            self.server.log(format % args)
+
+
+def _accepts_gzip(accepted: str) -> bool:
+    """Does this Accept-Encoding allow gzip?"""
+    for item in accepted.lower().split(","):
+        coding, _, weight = item.partition(";")
+        if coding.strip() in ("gzip", "*"):
+            return not re.fullmatch(r"\s*q\s*=\s*0(\.0*)?\s*", weight)
+    return False
+
+
+def _names(if_none_match: str, etag: str) -> bool:
+    """Does this If-None-Match name the entity tag?"""
+    tags = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
+    return etag in tags or tags == ["*"]
+
+
+def _stretch(wanted: str, total: int) -> tuple[int, int] | None:
+    """(start, stop) of a Range header, start >= stop when nothing lies there; None to ignore the header.
+
+    Source: RFC 9110, section 14: a Range that is malformed or of an unknown unit is ignored.
+    """
+    match = _RANGE.fullmatch(wanted.strip())
+    if match is None or match[1] == match[2] == "":
+        return None
+    if match[1] == "":
+        return max(total - int(match[2]), 0), total
+    first = int(match[1])
+    last = int(match[2]) if match[2] else total
+    return (first, min(last + 1, total)) if first <= last or not match[2] else None

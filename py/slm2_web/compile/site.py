@@ -1,0 +1,328 @@
+"""The static site: every file that the page needs, in one folder that any web server can serve.
+
+    index.html  sw.js                      from web/
+    web/  worker/                          as they are in the repository
+    runtime/pyodide-VERSION/               the parts of Pyodide that the page loads, the wheels of _WHEELS,
+                                           and a lock file that knows these only
+    wheels/HASH8/slm2_web-*.whl            this package
+    models/NAME/                           packed models
+    site.json                              the list of it all:
+
+        {"format": "slm2-site", "version", "default_model", "models": [NAME], "wheel": PATH, "runtime": PATH,
+         "files": {PATH: {"bytes", "sha256"}}}
+
+`version` is a digest of `files` and `default_model`: it changes when any byte does. Beside each file that
+shrinks well lies PATH.gz for servers that send it instead; it is the same file, so site.json doesn't list
+it. All paths are relative: the site works under any base path.
+
+The folder is written beside its place and then put there by renaming. Building again with the same inputs
+touches nothing: `.stamp.json` says what the folder was made from and how its files looked then.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from slm2_web.compile.assets import Fetcher, file_sha256, locked
+from slm2_web.errors import AssetError, FormatError
+from slm2_web.manifest import parse_manifest
+
+FORMAT = "slm2-site"
+SITE_FILE = "site.json"
+STAMP_FILE = ".stamp.json"
+
+# The asset that is Pyodide, what the page needs of it, and its packages (each an asset of the same name).
+_PYODIDE = "pyodide"
+_PYODIDE_FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip")
+_PYODIDE_LOCK = "pyodide-lock.json"
+_WHEELS = ("numpy", "micropip", "packaging")
+
+# Sources that are served from the root, not from web/: a service worker's scope is its own folder.
+_AT_ROOT = ("index.html", "sw.js")
+# What lies beside the shipped sources for tools and readers only.
+_NOT_SHIPPED = re.compile(r"(^|/)\.|(^|/)__pycache__/|\.d\.ts$|\.c$|\.md$|(^|/)tsconfig[^/]*\.json$")
+
+_COMPRESSIBLE = {
+    ".css",
+    ".html",
+    ".js",
+    ".json",
+    ".mjs",
+    ".slm2tok",
+    ".svg",
+    ".wasm",
+    ".wgsl",
+    ".webmanifest",
+}
+# Less than that is not worth a second file.
+_MIN_SAVING = 0.05
+# Any date will do, as long as it is always the same; zip knows none before 1980.
+_EPOCH = "1767225600"
+
+
+class SiteError(Exception):
+    """The site can't be built: the place, what was found, what is allowed."""
+
+
+def build_site(
+    root: Path,
+    out: Path,
+    models: Sequence[Path],
+    fetcher: Fetcher,
+    say: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
+) -> bool:
+    """True when `out` was built from the checkout at `root`, False when it was up to date.
+
+    `models` are packed models' directories; the first is the default.
+
+    Raises: SiteError when `out` holds something that is not a site, or the wheel can't be built; AssetError;
+        FormatError.
+    """
+    (root / "build").mkdir(exist_ok=True)
+    with locked(root / "build" / "site.lock", lambda: say("waiting for another build")):
+        return _build(root, out, models, fetcher, say)
+
+
+def _build(
+    root: Path, out: Path, models: Sequence[Path], fetcher: Fetcher, say: Callable[[str], None]
+) -> bool:
+    _check_replaceable(out)
+    sources = dict(_sources(root))
+    key = _key(root, sources, models, fetcher)
+    if _is_current(out, key):
+        return False
+    say(f"building the site in {out}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}-"))
+    try:
+        new = work / "new"
+        for path, source in sources.items():
+            _copy(source, new / path)
+        runtime = _add_runtime(new, fetcher)
+        wheel = _add_wheel(new, root)
+        for model in models:
+            _add_model(new, model)
+        files = {
+            path: {"bytes": (new / path).stat().st_size, "sha256": file_sha256(new / path)}
+            for path in _paths(new)
+        }
+        _check_models(models, files)
+        site: dict[str, Any] = {"default_model": models[0].name, "files": files}
+        site = {
+            "format": FORMAT,
+            "version": hashlib.sha256(_json(site)).hexdigest(),
+            "default_model": models[0].name,
+            "models": [model.name for model in models],
+            "wheel": wheel,
+            "runtime": runtime,
+            "files": files,
+        }
+        (new / SITE_FILE).write_bytes(_json(site))
+        _add_compressed(new, root / "build" / "gz")
+        looks = {path: _look(new / path) for path in _paths(new)}
+        (new / STAMP_FILE).write_bytes(_json({"key": key, "files": looks}))
+        if out.exists():
+            out.rename(work / "old")
+        new.rename(out)
+    finally:
+        shutil.rmtree(work)
+    return True
+
+
+def _check_replaceable(out: Path) -> None:
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    try:
+        ours = json.loads((out / SITE_FILE).read_bytes())["format"] == FORMAT
+    except (OSError, ValueError, LookupError, TypeError):
+        ours = False
+    if not ours:
+        raise SiteError(
+            f"{out} holds something that is not a site; allowed: a new or empty folder, or a site"
+        )
+
+
+def _sources(root: Path) -> Iterator[tuple[str, Path]]:
+    """(path in the site, file) of each source that is shipped as it is."""
+    for folder in ("web", "worker"):
+        for path in _paths(root / folder):
+            if not _NOT_SHIPPED.search(path):
+                at_root = folder == "web" and path in _AT_ROOT
+                yield path if at_root else f"{folder}/{path}", root / folder / path
+
+
+def _wheel_inputs(root: Path) -> Iterator[Path]:
+    yield from (root / name for name in ("pyproject.toml", "README.md", "LICENSE"))
+    for folder in ("py/slm2_web", "worker/shaders"):
+        yield from (root / folder / path for path in _paths(root / folder) if "__pycache__" not in path)
+
+
+def _digest_of(root: Path, files: Iterator[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in files:
+        if path.is_file():
+            digest.update(
+                path.relative_to(root).as_posix().encode() + b"\0" + file_sha256(path).encode() + b"\n"
+            )
+    return digest.hexdigest()
+
+
+def _key(root: Path, sources: Mapping[str, Path], models: Sequence[Path], fetcher: Fetcher) -> str:
+    """A digest of all that the site is made from. A model's manifest stands for its files."""
+    parts = [
+        _digest_of(root, iter(sources.values())),
+        _digest_of(root, _wheel_inputs(root)),
+        [(model.name, file_sha256(model / "manifest.json")) for model in models],
+        [fetcher.assets[name].sha256 for name in (_PYODIDE, *_WHEELS)],
+        file_sha256(Path(__file__)),
+    ]
+    return hashlib.sha256(_json(parts)).hexdigest()
+
+
+def _is_current(out: Path, key: str) -> bool:
+    """Made from the same inputs, and nobody has touched it since."""
+    try:
+        stamp = json.loads((out / STAMP_FILE).read_bytes())
+        return bool(
+            stamp["key"] == key
+            and all(_look(out / path) == look for path, look in stamp["files"].items())
+            and set(_paths(out)) - {STAMP_FILE} == set(stamp["files"])
+        )
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return False
+
+
+def _look(path: Path) -> list[int]:
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns]
+
+
+def _add_runtime(new: Path, fetcher: Fetcher) -> str:
+    """The runtime's folder in the site, after filling it."""
+    tarball = fetcher.assets[_PYODIDE]
+    folder = f"runtime/{tarball.file.removesuffix('.tgz')}"
+    with tarfile.open(fetcher.fetch(_PYODIDE), "r:gz") as archive:
+        for name in _PYODIDE_FILES:
+            file = archive.extractfile(f"package/{name}")
+            assert file is not None, name
+            target = new / folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("wb") as copy:
+                shutil.copyfileobj(file, copy)
+        lock_file = archive.extractfile(f"package/{_PYODIDE_LOCK}")
+        assert lock_file is not None
+        lock = json.load(lock_file)
+    packages = {}
+    for name in _WHEELS:
+        wheel = fetcher.assets[name]
+        entry = packages[name] = lock["packages"][name]
+        if (entry["file_name"], entry["sha256"]) != (wheel.file, wheel.sha256):
+            raise AssetError(
+                "asset.hash",
+                f"{name}: assets.toml has {wheel.file} {wheel.sha256}; "
+                f"{tarball.file} wants {entry['file_name']} {entry['sha256']}",
+            )
+        missing = set(entry["depends"]) - set(_WHEELS)
+        assert not missing, f"{name} depends on {missing}"
+        _copy(fetcher.fetch(name), new / folder / wheel.file)
+    (new / folder / _PYODIDE_LOCK).write_bytes(_json(lock | {"packages": packages}))
+    return folder
+
+
+def _add_wheel(new: Path, root: Path) -> str:
+    """The path of this package's wheel in the site. Built again only when its inputs changed."""
+    store = root / "build" / "wheels" / _digest_of(root, _wheel_inputs(root))[:16]
+    if not list(store.glob("*.whl")):
+        store.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=store.parent) as folder:
+            fresh = Path(folder) / "new"
+            done = subprocess.run(
+                [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(fresh)],
+                cwd=root,
+                env=os.environ | {"SOURCE_DATE_EPOCH": _EPOCH},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode:
+                raise SiteError(f"the wheel could not be built:\n{done.stdout}{done.stderr}")
+            shutil.rmtree(store, ignore_errors=True)
+            fresh.rename(store)
+    (wheel,) = store.glob("*.whl")
+    path = f"wheels/{file_sha256(wheel)[:8]}/{wheel.name}"
+    _copy(wheel, new / path)
+    return path
+
+
+def _add_model(new: Path, model: Path) -> None:
+    manifest = parse_manifest((model / "manifest.json").read_bytes())
+    for name in ("manifest.json", manifest.tokenizer.file, *(shard.file for shard in manifest.shards)):
+        _copy(model / name, new / "models" / model.name / name)
+
+
+def _check_models(models: Sequence[Path], files: Mapping[str, Mapping[str, Any]]) -> None:
+    """Each model's files are the ones that its manifest names: they have just been hashed anyway."""
+    for model in models:
+        manifest = parse_manifest((model / "manifest.json").read_bytes())
+        for entry in (manifest.tokenizer, *manifest.shards):
+            found = files[f"models/{model.name}/{entry.file}"]
+            if found != {"bytes": entry.bytes, "sha256": entry.sha256}:
+                raise FormatError(
+                    "format.model_file",
+                    f"{model / entry.file}: found {found['bytes']} bytes, sha256 {found['sha256']}; "
+                    f"allowed: {entry.bytes} bytes, sha256 {entry.sha256}. "
+                    f"Remove {model} to compile it again.",
+                )
+
+
+def _add_compressed(new: Path, store: Path) -> None:
+    """PATH.gz beside each file that shrinks well; `store` keeps them by content, as gzip is slow."""
+    store.mkdir(parents=True, exist_ok=True)
+    for path in _paths(new):
+        file = new / path
+        if file.suffix in _COMPRESSIBLE:
+            data = file.read_bytes()
+            kept = store / f"{hashlib.sha256(data).hexdigest()}.gz"
+            if not kept.exists():
+                fresh = kept.with_suffix(f".{os.getpid()}")
+                fresh.write_bytes(compress(data))
+                os.replace(fresh, kept)
+            if kept.stat().st_size < len(data) * (1 - _MIN_SAVING):
+                _copy(kept, file.with_name(f"{file.name}.gz"))
+
+
+def compress(data: bytes) -> bytes:
+    """`data` as a gzip file that depends on nothing else."""
+    buffer = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=buffer, mtime=0) as file:
+        file.write(data)
+    return buffer.getvalue()
+
+
+def _paths(folder: Path) -> list[str]:
+    """Every file under `folder`, as relative POSIX paths in order."""
+    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # The bytes alone: not the mode of a cache, and no hard link that ties the site to it.
+    shutil.copyfile(source, target)
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False).encode() + b"\n"

@@ -1,0 +1,623 @@
+"""What page, loader and worker say to each other: the only authority.
+
+    page  --page_to_loader-->  loader        load: fetch and verify a model's files
+    page  --page_to_worker-->  worker        init, chat, cancel, dispose
+    loader --loader_to_worker--> worker      model, through a MessagePort that the page hands to both
+    loader, worker --*_to_page--> page       progress, ready, prefill, delta, done, warning, error
+
+Everything is data: `MESSAGES` lists the messages, `CODES` (errors.py) the errors, `CONTROL_WORDS` the
+shared words. Both sides check every message they receive with the same table: `check` here, and `check`
+in worker/protocol.js, which `python -m slm2_web.protocol --write` generates (`--check` compares), as it does
+the table of codes in docs/client.md.
+
+A type is a name of `TYPES`, `ENUMS` or `RECORDS`; `T*` is a list of T, `T?` is T or null.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+from slm2_web.errors import (
+    CODES,
+    AssetError,
+    Cancelled,
+    DeviceError,
+    FormatError,
+    InputError,
+    ProtocolError,
+    Slm2Error,
+)
+from slm2_web.forward2.wasm import PAGE_BYTES, WEIGHTS_BASE
+from slm2_web.manifest import FORMAT, MAX_MANIFEST_BYTES, MAX_SHARD_BYTES, VERSION
+
+PROTOCOL_VERSION: Final = 1
+
+Channel = Literal["page_to_worker", "worker_to_page", "page_to_loader", "loader_to_page", "loader_to_worker"]
+
+# Loading, in the order in which a page shows it. `weights` runs beside the three before it.
+STAGES: Final = ("runtime", "numpy", "package", "weights", "self_test", "upload", "compile", "ready")
+
+# Why a reply ended.
+REASONS: Final = ("stop_token", "stop_string", "max_tokens", "context_full", "cancelled", "invalid_utf8")
+
+# Words of the shared Int32Array `control`: name -> (index, meaning).
+CONTROL_WORDS: Final[Mapping[str, tuple[int, str]]] = {
+    "cancelled_id": (0, "the highest request id that is cancelled; 0 cancels none"),
+}
+CONTROL_BYTES: Final = 4 * len(CONTROL_WORDS)
+
+# Bounds that the page's side needs as numbers.
+LIMITS: Final[Mapping[str, int]] = {
+    "request_id": (1 << 31) - 1,
+    "messages": 10_000,
+    "content_bytes": 16 << 20,
+    "manifest_bytes": MAX_MANIFEST_BYTES,
+    "shard_bytes": MAX_SHARD_BYTES,
+    "tokenizer_bytes": 64 << 20,
+    "shards": 4096,
+    "weights_bytes": 1 << 40,
+}
+
+ENUMS: Final[Mapping[str, tuple[str, ...]]] = {
+    "executor": ("auto", "webgpu", "wasm", "reference"),
+    "stage": STAGES,
+    "unit": ("bytes", "steps"),
+    "reason": REASONS,
+    "code": tuple(CODES),
+}
+
+# name: (what is allowed, for people; its type in TypeScript)
+TYPES: Final[Mapping[str, tuple[str, str]]] = {
+    "string": ("a string", "string"),
+    "boolean": ("a boolean", "boolean"),
+    "uint": ("an integer from 0 to 9007199254740991", "number"),
+    "id": (f"an integer from 1 to {LIMITS['request_id']}", "number"),
+    "bytes": (f"at most {LIMITS['content_bytes']} bytes in unshared memory", "Uint8Array<ArrayBuffer>"),
+    "file": ("bytes in unshared memory", "Uint8Array<ArrayBuffer>"),
+    "object": ("an object", "Record<string, any>"),
+    "params": (
+        "an object of finite numbers, strings, bytes and lists of bytes",
+        "Record<string, number | string | Uint8Array | Uint8Array[]>",
+    ),
+    "view": ("a Uint8Array", "Uint8Array"),
+    "memory": ("a shared WebAssembly.Memory", "WebAssembly.Memory"),
+    "control": (f"a SharedArrayBuffer of {CONTROL_BYTES} bytes", "SharedArrayBuffer"),
+    "port": ("a MessagePort", "MessagePort"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a message."""
+
+    name: str
+    type: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One kind of message: its `type` on the wire, who sends it to whom, its fields."""
+
+    type: str
+    channels: tuple[Channel, ...]
+    meaning: str
+    fields: tuple[Field, ...] = ()
+
+
+RECORDS: Final[Mapping[str, tuple[Field, ...]]] = {
+    "turn": (
+        Field("role", "string", "who speaks: system, user or assistant"),
+        Field("content", "bytes", "UTF-8"),
+    ),
+}
+
+MESSAGES: Final = (
+    Message(
+        "init",
+        ("page_to_worker",),
+        "Boot, wait for the model on `port`, make the engine.",
+        (
+            Field("version", "uint", "PROTOCOL_VERSION of the page"),
+            Field("root", "string", "URL of the site's root, ends with /"),
+            Field("executor", "executor", "what computes; auto takes the fastest that works"),
+            Field("control", "control?", "the shared words; null where there is no SharedArrayBuffer"),
+            Field("port", "port", "on which the loader sends `model`"),
+        ),
+    ),
+    Message(
+        "chat",
+        ("page_to_worker",),
+        "Answer these messages. One at a time.",
+        (
+            Field("id", "id", "larger than the id of any chat before"),
+            Field("messages", "turn*", f"1 to {LIMITS['messages']}, oldest first"),
+            Field("params", "params", "sampling parameters by name; `seed` is a decimal string"),
+        ),
+    ),
+    Message(
+        "cancel",
+        ("page_to_worker",),
+        "End chat `id` and any before it. A busy worker reads the shared word instead.",
+        (Field("id", "id", "of a chat"),),
+    ),
+    Message("dispose", ("page_to_worker",), "Free the device's memory and end."),
+    Message(
+        "load",
+        ("page_to_loader",),
+        "Fetch and verify a model's files, then send `model` to the worker.",
+        (
+            Field("version", "uint", "PROTOCOL_VERSION of the page"),
+            Field("root", "string", "URL of the site's root, ends with /"),
+            Field("model", "string", "name of a folder under models/"),
+            Field("shared", "boolean", "put the weights into a shared WebAssembly.Memory"),
+            Field("port", "port", "to the worker"),
+        ),
+    ),
+    Message(
+        "model",
+        ("loader_to_worker",),
+        "A model's files, each of the recorded size and hash.",
+        (
+            Field("manifest", "file", "manifest.json"),
+            Field("tokenizer", "file", "tokenizer.slm2tok"),
+            Field("weights", "view", "the shards, one after the other"),
+            Field("memory", "memory?", "which `weights` is a view of; null where no memory is shared"),
+            Field("stats", "object", "bytes, cached_bytes, weights_ms"),
+        ),
+    ),
+    Message(
+        "progress",
+        ("worker_to_page", "loader_to_page"),
+        "How far a stage of loading is.",
+        (
+            Field("stage", "stage", "which"),
+            Field("done", "uint", "of `total`; equal to it when the stage has ended"),
+            Field("total", "uint", "0 while unknown"),
+            Field("unit", "unit", "of `done` and `total`"),
+            Field("cached", "uint", "how much of `done` came from this browser's storage"),
+        ),
+    ),
+    Message(
+        "ready",
+        ("worker_to_page",),
+        "The engine answers now.",
+        (Field("info", "object", "executor, adapter, model, limits, defaults, memory, timings"),),
+    ),
+    Message(
+        "prefill",
+        ("worker_to_page",),
+        "How much of the prompt has been read.",
+        (
+            Field("id", "id", "of the chat"),
+            Field("done", "uint", "tokens"),
+            Field("total", "uint", "tokens"),
+        ),
+    ),
+    Message(
+        "delta",
+        ("worker_to_page",),
+        "The reply goes on.",
+        (
+            Field("id", "id", "of the chat"),
+            Field("data", "bytes", "whole UTF-8 characters"),
+            Field("n_tokens", "uint", "generated so far"),
+        ),
+    ),
+    Message(
+        "done",
+        ("worker_to_page",),
+        "The reply has ended.",
+        (
+            Field("id", "id", "of the chat"),
+            Field("reason", "reason", "why it ended"),
+            Field("transcript", "file", "the run as JSON, UTF-8"),
+            Field("stats", "object", "counts and times"),
+        ),
+    ),
+    Message(
+        "warning",
+        ("loader_to_page",),
+        "Something went wrong that the model can do without.",
+        (
+            Field("code", "code", "which"),
+            Field("message", "string", "place, what was found, what is allowed"),
+            Field("detail", "object", "the same for programs"),
+        ),
+    ),
+    Message(
+        "error",
+        ("worker_to_page", "loader_to_page"),
+        "A chat (`id`) or, with null, the loading or the worker itself has failed.",
+        (
+            Field("id", "id?", "of the chat"),
+            Field("code", "code", "which"),
+            Field("message", "string", "place, what was found, what is allowed"),
+            Field("detail", "object", "the same for programs"),
+        ),
+    ),
+)
+
+_MISSING: Final = object()
+
+
+def fields_of(channel: Channel) -> Mapping[str, tuple[Field, ...]]:
+    """The messages of a channel: type -> fields."""
+    return {message.type: message.fields for message in MESSAGES if channel in message.channels}
+
+
+def check(channel: Channel, message: object) -> Mapping[str, Any]:
+    """`message` itself, if it is one of the channel's.
+
+    Raises: ProtocolError `protocol.message`; the detail names field, found and allowed.
+    """
+    known = fields_of(channel)
+    if not isinstance(message, Mapping):
+        raise _malformed(channel, message, "an object")
+    kind = message.get("type", _MISSING)
+    if not isinstance(kind, str) or kind not in known:
+        raise _malformed(f"{channel}.type", kind, " | ".join(known))
+    _check_record({k: v for k, v in message.items() if k != "type"}, known[kind], f"{channel}.{kind}")
+    return message
+
+
+def _check_record(value: Mapping[Any, Any], fields: tuple[Field, ...], place: str) -> None:
+    for field in fields:
+        _check_value(value.get(field.name, _MISSING), field.type, f"{place}.{field.name}")
+    names = [field.name for field in fields]
+    for key in value:
+        if key not in names:
+            raise _malformed(f"{place}.{key}", value[key], "no such field")
+
+
+def _check_value(value: object, kind: str, place: str) -> None:
+    if kind.endswith("?"):
+        if value is not None:
+            _check_value(value, kind[:-1], place)
+    elif kind.endswith("*"):
+        if not isinstance(value, list | tuple) or not 1 <= len(value) <= LIMITS["messages"]:
+            raise _malformed(place, value, f"a list of 1 to {LIMITS['messages']}")
+        for index, item in enumerate(value):
+            _check_value(item, kind[:-1], f"{place}[{index}]")
+    elif kind in RECORDS:
+        if not isinstance(value, Mapping):
+            raise _malformed(place, value, "an object")
+        _check_record(value, RECORDS[kind], place)
+    elif kind in ENUMS:
+        if not isinstance(value, str) or value not in ENUMS[kind]:
+            raise _malformed(place, value, " | ".join(ENUMS[kind]))
+    elif not _is(value, kind):
+        raise _malformed(place, value, TYPES[kind][0])
+
+
+def _is(value: object, kind: str) -> bool:
+    """Whether `value` has a type of `TYPES`. Buffers and ports are only asked for what Python can see."""
+    match kind:
+        case "string":
+            return isinstance(value, str)
+        case "boolean":
+            return isinstance(value, bool)
+        case "uint":
+            return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53
+        case "id":
+            limit = LIMITS["request_id"]
+            return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= limit
+        case "bytes":
+            return isinstance(value, bytes) and len(value) <= LIMITS["content_bytes"]
+        case "file":
+            return isinstance(value, bytes)
+        case "object":
+            return isinstance(value, Mapping)
+        case "params":
+            return isinstance(value, Mapping) and all(_is_param(v) for v in value.values())
+        case "view":
+            return isinstance(value, bytearray | memoryview)
+        case "memory":
+            return callable(getattr(value, "grow", None))
+        case "control":
+            return isinstance(value, bytearray | memoryview) and len(value) == CONTROL_BYTES
+        case _:
+            assert kind == "port", kind
+            return callable(getattr(value, "postMessage", None))
+
+
+def _is_param(value: object) -> bool:
+    if isinstance(value, list):
+        return all(isinstance(item, bytes) for item in value)
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, str | bytes) or (isinstance(value, int | float) and math.isfinite(value))
+
+
+def show(value: object) -> str:
+    """A value for an error message: short, and the same text on both sides."""
+    if value is _MISSING:
+        return "nothing"
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, str):
+        return json.dumps(value if len(value) <= 40 else value[:40] + "…", ensure_ascii=False)
+    if isinstance(value, int | float):
+        return json.dumps(value)
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes"
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)}"
+    return "an object"
+
+
+def _malformed(place: str, found: object, allowed: str) -> ProtocolError:
+    detail = {"field": place, "found": show(found), "allowed": allowed}
+    message = f"{place}: found {detail['found']}; allowed: {allowed}"
+    return ProtocolError("protocol.message", message, detail)
+
+
+# --- the page's copy -------------------------------------------------------------------------------------
+
+_CLASSES: Final = (InputError, FormatError, AssetError, DeviceError, ProtocolError, Cancelled)
+
+_JS_HEAD = """\
+// Generated by `python -m slm2_web.protocol --write` from py/slm2_web/protocol.py; never edited.
+// Messages, error codes and shared words, and the check that both sides make on every message.
+"""
+
+_JS_ERRORS = """\
+/** Base of all errors: a stable code, a message for people, a detail for programs, what to do about it. */
+export class Slm2Error extends Error {
+  /** @param {string} code @param {string} message @param {Record<string, any>} [detail] */
+  constructor(code, message, detail = {}) {
+    super(message);
+    this.name = new.target.name;
+    this.code = code;
+    this.detail = detail;
+    this.meaning = ERRORS[code]?.meaning ?? "";
+    this.remedy = ERRORS[code]?.remedy ?? "";
+  }
+}
+"""
+
+_JS_CHECK = """\
+/** The error with this code, in its class. @param {string} code @param {string} message
+ * @param {Record<string, any>} [detail] @returns {Slm2Error} */
+export function errorFrom(code, message, detail = {}) {
+  return new (CLASSES[ERRORS[code]?.class] ?? Slm2Error)(code, message, detail);
+}
+
+/** `message` itself, if it is one of the channel's; else throws ProtocolError `protocol.message`.
+ * @template {keyof Channels} C @param {C} channel @param {any} message @returns {Channels[C]} */
+export function check(channel, message) {
+  const known = CHANNELS[channel];
+  if (!isObject(message)) throw malformed(channel, message, "an object");
+  const { type, ...rest } = message;
+  if (typeof type !== "string" || !Object.hasOwn(known, type)) {
+    throw malformed(`${channel}.type`, type, Object.keys(known).join(" | "));
+  }
+  checkRecord(rest, known[type], `${channel}.${type}`);
+  return message;
+}
+
+/** @param {Record<string, any>} value @param {Record<string, string>} fields @param {string} place */
+function checkRecord(value, fields, place) {
+  for (const [name, kind] of Object.entries(fields)) checkValue(value[name], kind, `${place}.${name}`);
+  for (const key of Object.keys(value)) {
+    if (!Object.hasOwn(fields, key)) throw malformed(`${place}.${key}`, value[key], "no such field");
+  }
+}
+
+/** @param {any} value @param {string} kind @param {string} place */
+function checkValue(value, kind, place) {
+  if (kind.endsWith("?")) {
+    if (value !== null) checkValue(value, kind.slice(0, -1), place);
+  } else if (kind.endsWith("*")) {
+    if (!Array.isArray(value) || value.length < 1 || value.length > LIMITS.messages) {
+      throw malformed(place, value, `a list of 1 to ${LIMITS.messages}`);
+    }
+    value.forEach((item, i) => checkValue(item, kind.slice(0, -1), `${place}[${i}]`));
+  } else if (Object.hasOwn(RECORDS, kind)) {
+    if (!isObject(value)) throw malformed(place, value, "an object");
+    checkRecord(value, RECORDS[kind], place);
+  } else if (Object.hasOwn(ENUMS, kind)) {
+    if (!ENUMS[kind].includes(value)) throw malformed(place, value, ENUMS[kind].join(" | "));
+  } else if (!IS[kind](value)) {
+    throw malformed(place, value, ALLOWED[kind]);
+  }
+}
+
+/** @param {any} value */
+const isObject = (value) =>
+  typeof value === "object" &&
+  value !== null &&
+  [Object.prototype, null].includes(Object.getPrototypeOf(value));
+/** @param {any} buffer */
+const isShared = (buffer) => typeof SharedArrayBuffer === "function" && buffer instanceof SharedArrayBuffer;
+/** @param {any} value */
+const isBytes = (value) => value instanceof Uint8Array && !isShared(value.buffer);
+/** @param {any} value */
+const isParam = (value) =>
+  typeof value === "string" ||
+  Number.isFinite(value) ||
+  isBytes(value) ||
+  (Array.isArray(value) && value.every(isBytes));
+
+/** @type {Record<string, (value: any) => boolean>} */
+const IS = {
+  string: (value) => typeof value === "string",
+  boolean: (value) => typeof value === "boolean",
+  uint: (value) => Number.isSafeInteger(value) && value >= 0,
+  id: (value) => Number.isInteger(value) && value >= 1 && value <= LIMITS.request_id,
+  bytes: (value) => isBytes(value) && value.byteLength <= LIMITS.content_bytes,
+  file: isBytes,
+  object: isObject,
+  params: (value) => isObject(value) && Object.values(value).every(isParam),
+  view: (value) => value instanceof Uint8Array,
+  memory: (value) => value instanceof WebAssembly.Memory && isShared(value.buffer),
+  control: (value) => isShared(value) && value.byteLength === CONTROL_BYTES,
+  port: (value) => typeof value?.postMessage === "function",
+};
+
+/** A value for an error message: short, and the same text on both sides. @param {any} value */
+function show(value) {
+  if (value === undefined) return "nothing";
+  if (value === null || typeof value === "boolean" || typeof value === "number") return String(value);
+  if (typeof value === "string") {
+    const chars = [...value];
+    return JSON.stringify(chars.length <= 40 ? value : chars.slice(0, 40).join("") + "…");
+  }
+  if (isBytes(value)) return `${value.byteLength} bytes`;
+  return Array.isArray(value) ? `a list of ${value.length}` : "an object";
+}
+
+/** @param {string} field @param {any} value @param {string} allowed */
+function malformed(field, value, allowed) {
+  const found = show(value);
+  const message = `${field}: found ${found}; allowed: ${allowed}`;
+  return new ProtocolError("protocol.message", message, { field, found, allowed });
+}
+"""
+
+
+def generate_js() -> str:
+    """worker/protocol.js, the page's copy of this module."""
+    parts = [_JS_HEAD, _js_types(), _js_constants(), _JS_ERRORS, _js_classes(), _JS_CHECK]
+    return "\n".join(parts)
+
+
+def _js_types() -> str:
+    lines = []
+    for name, values in ENUMS.items():
+        union = " | ".join(json.dumps(v) for v in values)
+        lines.append(f"/** @typedef {{{union}}} {_pascal(name)} */")
+    for name, fields in RECORDS.items():
+        lines.append(f"/** @typedef {{{{{_ts_fields(fields)}}}}} {_pascal(name)} */")
+    for message in MESSAGES:
+        fields_text = "; ".join(
+            filter(None, (f"type: {json.dumps(message.type)}", _ts_fields(message.fields)))
+        )
+        lines.append(f"/** {message.meaning}")
+        lines += [f" * - `{field.name}`: {field.meaning}" for field in message.fields]
+        lines.append(f" * @typedef {{{{{fields_text}}}}} {_pascal(message.type)}Message */")
+    unions = [
+        f"{channel}: " + " | ".join(f"{_pascal(kind)}Message" for kind in fields_of(channel))
+        for channel in get_args(Channel)
+    ]
+    lines += ["/** @typedef {{", *(f" *   {union};" for union in unions), " * }} Channels */"]
+    return "\n".join(lines) + "\n"
+
+
+def _js_constants() -> str:
+    errors = {
+        code: {"class": _class_of(code), "meaning": meaning, "remedy": remedy}
+        for code, (meaning, remedy) in CODES.items()
+    }
+    channels = {
+        channel: {
+            kind: {field.name: field.type for field in fields} for kind, fields in fields_of(channel).items()
+        }
+        for channel in get_args(Channel)
+    }
+    records = {name: {field.name: field.type for field in fields} for name, fields in RECORDS.items()}
+    rows: list[tuple[str, str, Any]] = [
+        ("export const PROTOCOL_VERSION", "", PROTOCOL_VERSION),
+        ("export const STAGES", "/** @type {readonly Stage[]} */\n", STAGES),
+        ("export const REASONS", "/** @type {readonly Reason[]} */\n", REASONS),
+        ("export const EXECUTORS", "/** @type {readonly Executor[]} */\n", ENUMS["executor"]),
+        (
+            "export const CONTROL_WORDS",
+            "/** Indices into the shared Int32Array. */\n",
+            {name: index for name, (index, _) in CONTROL_WORDS.items()},
+        ),
+        ("export const CONTROL_BYTES", "", CONTROL_BYTES),
+        ("export const LIMITS", "", dict(LIMITS)),
+        ("export const WASM", "", {"weights_base": WEIGHTS_BASE, "page_bytes": PAGE_BYTES}),
+        ("export const MANIFEST", "", {"format": FORMAT, "version": VERSION}),
+        (
+            "export const ERRORS",
+            "/** Every code. @type {Record<string, {class: string, meaning: string, remedy: string}>} */\n",
+            errors,
+        ),
+        ("const ENUMS", "/** @type {Record<string, readonly any[]>} */\n", dict(ENUMS)),
+        ("const RECORDS", "/** @type {Record<string, Record<string, string>>} */\n", records),
+        (
+            "const CHANNELS",
+            "/** @type {Record<string, Record<string, Record<string, string>>>} */\n",
+            channels,
+        ),
+        ("const ALLOWED", "/** @type {Record<string, string>} */\n", {k: v[0] for k, v in TYPES.items()}),
+    ]
+    return "".join(
+        f"{comment}{name} = {json.dumps(value, indent=2, ensure_ascii=False)};\n"
+        for name, comment, value in rows
+    )
+
+
+def _js_classes() -> str:
+    lines = []
+    for cls in _CLASSES:
+        prefixes = ", ".join(prefix + ("*" if prefix.endswith(".") else "") for prefix in cls.prefixes)
+        lines.append(f"/** {prefixes}: {(cls.__doc__ or '').strip()} */")
+        lines.append(f"export class {cls.__name__} extends {Slm2Error.__name__} {{}}")
+    table = ", ".join(cls.__name__ for cls in _CLASSES)
+    lines.append("/** @type {Record<string, typeof Slm2Error>} */")
+    lines.append(f"const CLASSES = {{ {table} }};")
+    return "\n".join(lines) + "\n"
+
+
+def _ts_fields(fields: tuple[Field, ...]) -> str:
+    return "; ".join(f"{field.name}: {_ts_type(field.type)}" for field in fields)
+
+
+def _ts_type(kind: str) -> str:
+    if kind.endswith("?"):
+        return f"{_ts_type(kind[:-1])} | null"
+    if kind.endswith("*"):
+        return f"{_ts_type(kind[:-1])}[]"
+    return TYPES[kind][1] if kind in TYPES else _pascal(kind)
+
+
+def _pascal(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def _class_of(code: str) -> str:
+    return next(cls.__name__ for cls in _CLASSES if code.startswith(cls.prefixes))
+
+
+def generate_codes() -> str:
+    """The table of error codes in docs/client.md: what follows its line `_CODES_MARK`."""
+    head = "\n| code | class | meaning | what to do |\n|---|---|---|---|\n"
+    rows = (
+        f"| `{code}` | `{_class_of(code)}` | {what} | {remedy} |\n" for code, (what, remedy) in CODES.items()
+    )
+    return head + "".join(rows)
+
+
+_CODES_MARK: Final = "<!-- generated: python -m slm2_web.protocol --write -->\n"
+
+
+def main(arguments: list[str]) -> int:
+    """Write or check worker/protocol.js and the end of docs/client.md; 0 when they are up to date."""
+    root = Path(__file__).parents[2]
+    script, manual = root / "worker" / "protocol.js", root / "docs" / "client.md"
+    before, mark, _ = manual.read_text(encoding="utf-8").partition(_CODES_MARK)
+    assert mark, manual
+    generated = {script: generate_js(), manual: before + mark + generate_codes()}
+    if arguments == ["--write"]:
+        for path, text in generated.items():
+            path.write_text(text, encoding="utf-8")
+        return 0
+    if arguments == ["--check"]:
+        return int(
+            any(not p.is_file() or p.read_text(encoding="utf-8") != text for p, text in generated.items())
+        )
+    print("usage: python -m slm2_web.protocol --write | --check", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

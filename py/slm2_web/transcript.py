@@ -1,0 +1,474 @@
+"""The record of one reply: written, read, compared. docs/transcript.md describes the file.
+
+    {"version": 1,
+     "artifacts":     {"model", "manifest_sha256", "tokenizer_sha256", "weights_sha256": [...], "package"},
+     "request":       {"messages": [{"role", "content"}] | "prompt_ids": [...], "params", "max_seq_len"},
+     "prompt_ids":    [...],
+     "generated_ids": [...],
+     "logit_digests": [...],   one for each generated id
+     "reason", "detail", "text",
+     "sha256",                 of the canonical JSON of all above but `artifacts.package`
+     "executor":      {"name", "adapter"},
+     "timings":       {"prefill_ms", "prefill_tokens", "reused_tokens", "decode_ms": [...]}}
+
+What is above `sha256` is the comparable part: a replay must give it again, on any executor. The package's
+version, the executor and the times say who made it and how fast, and are not compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol, cast, get_args
+
+from slm2_web import strictjson
+from slm2_web.errors import FormatError, InputError
+from slm2_web.manifest import Manifest
+from slm2_web.sampling2.params import RULES, SamplingParams, parse_params
+from slm2_web.session import Done, Event, Reason, Session, Timings, Token, never
+from slm2_web.strictjson import show
+from slm2_web.template2.spec import Message
+
+VERSION: Final = 1
+MAX_BYTES: Final = 64 << 20
+MAX_IDS: Final = 1 << 20
+MAX_MESSAGES: Final = 10_000
+KEYS: Final = (
+    "version",
+    "artifacts",
+    "request",
+    "prompt_ids",
+    "generated_ids",
+    "logit_digests",
+    "reason",
+    "detail",
+    "text",
+    "sha256",
+    "executor",
+    "timings",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Artifacts:
+    """What the reply was made from. `package` is the version of slm2-web, not compared."""
+
+    model: str
+    manifest_sha256: str
+    tokenizer_sha256: str
+    weights_sha256: tuple[str, ...]
+    package: str
+
+    @classmethod
+    def of(cls, manifest: Manifest, manifest_bytes: bytes, package: str) -> Artifacts:
+        """The artifacts of a model whose files were checked against this manifest."""
+        return cls(
+            model=manifest.name,
+            manifest_sha256=hashlib.sha256(manifest_bytes).hexdigest(),
+            tokenizer_sha256=manifest.tokenizer.sha256,
+            weights_sha256=tuple(shard.sha256 for shard in manifest.shards),
+            package=package,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked: messages, or the ids of a prompt; exactly one of the two is given."""
+
+    messages: tuple[Message, ...] | None
+    prompt_ids: tuple[int, ...] | None
+    params: SamplingParams
+    max_seq_len: int
+
+
+class Made(Protocol):
+    """What is recorded of an executor."""
+
+    @property
+    def name(self) -> str:
+        """`reference` or `webgpu`."""
+
+    @property
+    def adapter(self) -> str:
+        """What it ran on, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorInfo:
+    """Which executor ran; not compared."""
+
+    name: str
+    adapter: str
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """A run. `sha256` is what the file says; of a fresh one, what it should say."""
+
+    artifacts: Artifacts
+    request: Request
+    prompt_ids: tuple[int, ...]
+    generated_ids: tuple[int, ...]
+    logit_digests: tuple[str, ...]
+    reason: Reason
+    detail: Mapping[str, Any]
+    text: bytes
+    sha256: str
+    executor: ExecutorInfo
+    timings: Timings
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields in the order of the file."""
+        return {
+            **_comparable_json(self),
+            "sha256": self.sha256,
+            "executor": {"name": self.executor.name, "adapter": self.executor.adapter},
+            "timings": self.timings.as_json(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first place where two transcripts differ; None stands for nothing being there."""
+
+    place: str
+    expected: Any
+    found: Any
+    step: int | None = None  # the index of the generated id, when the place belongs to one
+
+    def as_json(self) -> dict[str, Any]:
+        """`{"place", "expected", "found"}`, with `step` when there is one."""
+        result = {"place": self.place, "expected": self.expected, "found": self.found}
+        return result if self.step is None else {**result, "step": self.step}
+
+
+def record(
+    artifacts: Artifacts, request: Request, prompt_ids: Sequence[int], done: Done, executor: Made
+) -> Transcript:
+    """The transcript of a reply that has ended."""
+    assert (request.messages is None) != (request.prompt_ids is None)
+    transcript = Transcript(
+        artifacts=artifacts,
+        request=request,
+        prompt_ids=tuple(prompt_ids),
+        generated_ids=done.generated_ids,
+        logit_digests=done.logit_digests,
+        reason=done.reason,
+        detail=done.detail,
+        text=done.text,
+        sha256="",
+        executor=ExecutorInfo(executor.name, executor.adapter),
+        timings=done.timings,
+    )
+    return replace(transcript, sha256=comparable_sha256(transcript))
+
+
+def write(transcript: Transcript) -> bytes:
+    """The file: one line of JSON in UTF-8, fields in a fixed order: the same bytes for the same run."""
+    return (_dumps(transcript.as_json()) + "\n").encode("utf-8")
+
+
+def comparable_sha256(transcript: Transcript) -> str:
+    """sha256 of the comparable part: its JSON without spaces, fields in the order of the file, UTF-8."""
+    comparable = _comparable_json(transcript)
+    del comparable["artifacts"]["package"]
+    return hashlib.sha256(_dumps(comparable).encode("utf-8")).hexdigest()
+
+
+def compare(expected: Transcript, found: Transcript) -> Difference | None:
+    """The first difference in the comparable parts, or None."""
+    for (place, a, step), (_, b, _) in zip(_places(expected), _places(found), strict=False):
+        if a != b:
+            return Difference(place, a, b, step)
+    return None
+
+
+def check_unaltered(transcript: Transcript) -> Difference | None:
+    """The difference between the recorded and the true sha256, or None: catches a change that happens to
+    give the same reply, such as another seed for a greedy one."""
+    true = comparable_sha256(transcript)
+    return None if true == transcript.sha256 else Difference("sha256", transcript.sha256, true)
+
+
+async def rerun(
+    recorded: Transcript,
+    session: Session,
+    *,
+    cancelled: Callable[[], bool] = never,
+    watch: Callable[[Event], None] = lambda event: None,
+) -> Done:
+    """What the recorded prompt and parameters give now. A reply that was cancelled is cancelled after as
+    many ids.
+
+    Raises: what `Session.generate` raises.
+    """
+    n_generated = 0
+    limit = len(recorded.generated_ids) if recorded.reason == "cancelled" else math.inf
+    events = session.generate(
+        recorded.prompt_ids, recorded.request.params, cancelled=lambda: cancelled() or n_generated >= limit
+    )
+    done = None
+    async for event in events:
+        n_generated += isinstance(event, Token)
+        watch(event)
+        done = event
+    assert isinstance(done, Done)
+    return done
+
+
+def _comparable_json(t: Transcript) -> dict[str, Any]:
+    request: dict[str, Any] = {}
+    if t.request.messages is not None:
+        request["messages"] = [_message_json(m) for m in t.request.messages]
+    if t.request.prompt_ids is not None:
+        request["prompt_ids"] = list(t.request.prompt_ids)
+    return {
+        "version": VERSION,
+        "artifacts": {
+            "model": t.artifacts.model,
+            "manifest_sha256": t.artifacts.manifest_sha256,
+            "tokenizer_sha256": t.artifacts.tokenizer_sha256,
+            "weights_sha256": list(t.artifacts.weights_sha256),
+            "package": t.artifacts.package,
+        },
+        "request": {**request, "params": t.request.params.as_json(), "max_seq_len": t.request.max_seq_len},
+        "prompt_ids": list(t.prompt_ids),
+        "generated_ids": list(t.generated_ids),
+        "logit_digests": list(t.logit_digests),
+        "reason": t.reason,
+        "detail": dict(t.detail),
+        "text": t.text.decode("utf-8"),
+    }
+
+
+def _message_json(message: Message) -> dict[str, str]:
+    return {"role": message.role, "content": message.content.decode("utf-8")}
+
+
+def _dumps(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _places(t: Transcript) -> Iterator[tuple[str, Any, int | None]]:
+    """(place, value, step) of the comparable part, in the order in which a run comes to be.
+
+    Each list ends with None at the place after its last item: of two transcripts, the places are the same
+    up to the first difference.
+    """
+    comparable = _comparable_json(t)
+    artifacts, request = comparable["artifacts"], comparable["request"]
+    for key in ("model", "manifest_sha256", "tokenizer_sha256"):
+        yield f"artifacts.{key}", artifacts[key], None
+    yield from _items("artifacts.weights_sha256", artifacts["weights_sha256"])
+    for key in ("messages", "prompt_ids"):
+        yield from _items(f"request.{key}", request.get(key, ()))
+    for name in RULES:
+        yield f"request.params.{name}", request["params"][name], None
+    yield "request.max_seq_len", request["max_seq_len"], None
+    yield from _items("prompt_ids", t.prompt_ids)
+    steps = zip((*t.generated_ids, None), (*t.logit_digests, None), strict=True)
+    for step, (token_id, digest) in enumerate(steps):
+        yield f"logit_digests[{step}]", digest, step
+        yield f"generated_ids[{step}]", token_id, step
+    for key in ("reason", "detail", "text"):
+        yield key, comparable[key], None
+
+
+def _items(place: str, values: Sequence[Any]) -> Iterator[tuple[str, Any, None]]:
+    for index, value in enumerate((*values, None)):
+        yield f"{place}[{index}]", value, None
+
+
+# --- reading: everything in the file is hostile until it is checked --------------------------------------
+
+
+def parse(data: bytes) -> Transcript:
+    """The transcript in `data`. Whether its `sha256` is true is left to `check_unaltered`.
+
+    Raises: FormatError `format.transcript` with the place, what was found and what is allowed.
+    """
+    try:
+        root = strictjson.loads(data, max_bytes=MAX_BYTES)
+    except strictjson.NotJson as error:
+        raise _bad("transcript", str(error), "strict JSON in UTF-8") from None
+    return from_json(root)
+
+
+def from_json(root: object) -> Transcript:
+    """The transcript in a JSON value.
+
+    Raises: FormatError `format.transcript`.
+    """
+    top = _object(root, "transcript", KEYS)
+    if top["version"] != VERSION or isinstance(top["version"], bool):
+        raise _bad("version", show(top["version"]), str(VERSION))
+    generated_ids = _ids(top["generated_ids"], "generated_ids", least=0)
+    digests = _list(top["logit_digests"], "logit_digests", MAX_IDS)
+    if len(digests) != len(generated_ids):
+        raise _bad(
+            "logit_digests", f"{len(digests)} items", f"{len(generated_ids)}, one for each generated id"
+        )
+    reason = top["reason"]
+    if reason not in get_args(Reason):
+        raise _bad("reason", show(reason), " | ".join(get_args(Reason)))
+    executor = _object(top["executor"], "executor", ("name", "adapter"))
+    return Transcript(
+        artifacts=_artifacts(top["artifacts"]),
+        request=_request(top["request"]),
+        prompt_ids=_ids(top["prompt_ids"], "prompt_ids", least=1),
+        generated_ids=generated_ids,
+        logit_digests=tuple(_sha256(d, f"logit_digests[{i}]") for i, d in enumerate(digests)),
+        reason=cast(Reason, reason),
+        detail=_detail(top["detail"]),
+        text=_utf8(top["text"], "text"),
+        sha256=_sha256(top["sha256"], "sha256"),
+        executor=ExecutorInfo(
+            *(_word(executor[key], f"executor.{key}", 1000) for key in ("name", "adapter"))
+        ),
+        timings=_timings(top["timings"]),
+    )
+
+
+def _artifacts(raw: object) -> Artifacts:
+    keys = ("model", "manifest_sha256", "tokenizer_sha256", "weights_sha256", "package")
+    artifacts = _object(raw, "artifacts", keys)
+    model = artifacts["model"]
+    if not isinstance(model, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", model):
+        raise _bad("artifacts.model", show(model), "a plain name")
+    shards = _list(artifacts["weights_sha256"], "artifacts.weights_sha256", 4096)
+    return Artifacts(
+        model=model,
+        manifest_sha256=_sha256(artifacts["manifest_sha256"], "artifacts.manifest_sha256"),
+        tokenizer_sha256=_sha256(artifacts["tokenizer_sha256"], "artifacts.tokenizer_sha256"),
+        weights_sha256=tuple(_sha256(s, f"artifacts.weights_sha256[{i}]") for i, s in enumerate(shards)),
+        package=_word(artifacts["package"], "artifacts.package", 100),
+    )
+
+
+def _request(raw: object) -> Request:
+    given = raw if isinstance(raw, dict) else {}
+    source = "messages" if "messages" in given else "prompt_ids"
+    request = _object(raw, "request", (source, "params", "max_seq_len"))
+    messages = prompt_ids = None
+    if source == "messages":
+        messages = tuple(
+            _message(message, f"request.messages[{index}]")
+            for index, message in enumerate(_list(request["messages"], "request.messages", MAX_MESSAGES))
+        )
+    else:
+        prompt_ids = _ids(request["prompt_ids"], "request.prompt_ids", least=1)
+    params = _object(request["params"], "request.params", tuple(RULES))
+    try:
+        checked = parse_params(params, {})
+    except InputError as error:
+        detail = error.detail
+        raise _bad(f"request.{detail['place']}", detail["found"], detail["allowed"]) from None
+    return Request(
+        messages, prompt_ids, checked, _integer(request["max_seq_len"], "request.max_seq_len", 1, 1 << 20)
+    )
+
+
+def _message(raw: object, place: str) -> Message:
+    message = _object(raw, place, ("role", "content"))
+    return Message(
+        _word(message["role"], f"{place}.role", 100), _utf8(message["content"], f"{place}.content")
+    )
+
+
+def _detail(raw: object) -> dict[str, Any]:
+    """Small, flat and of known keys (session.Done)."""
+    if not isinstance(raw, dict):
+        raise _bad("detail", show(raw), "an object")
+    result: dict[str, Any] = {}
+    for key, value in raw.items():
+        if key in ("id", "offset"):
+            result[key] = _integer(value, f"detail.{key}", 0, (1 << 53) - 1)
+        elif key in ("stop", "bytes_hex", "partial_hex"):
+            result[key] = _word(value, f"detail.{key}", 1 << 20)
+        else:
+            raise _bad(
+                f"detail.{show(key)}", "an unknown key", "id | offset | stop | bytes_hex | partial_hex"
+            )
+    return result
+
+
+def _timings(raw: object) -> Timings:
+    timings = _object(raw, "timings", ("prefill_ms", "prefill_tokens", "reused_tokens", "decode_ms"))
+    decode_ms = _list(timings["decode_ms"], "timings.decode_ms", MAX_IDS)
+    return Timings(
+        prefill_ms=_ms(timings["prefill_ms"], "timings.prefill_ms"),
+        prefill_tokens=_integer(timings["prefill_tokens"], "timings.prefill_tokens", 0, MAX_IDS),
+        reused_tokens=_integer(timings["reused_tokens"], "timings.reused_tokens", 0, MAX_IDS),
+        decode_ms=[_ms(value, f"timings.decode_ms[{i}]") for i, value in enumerate(decode_ms)],
+    )
+
+
+def _object(value: object, place: str, keys: tuple[str, ...]) -> dict[str, Any]:
+    """An object with exactly these keys."""
+    if not isinstance(value, dict):
+        raise _bad(place, show(value), "an object")
+    for key in keys:
+        if key not in value:
+            raise _bad(f"{place}.{key}", "nothing", "a value")
+    for key in value:
+        if key not in keys:
+            raise _bad(f"{place}.{show(key)}", "an unknown key", " | ".join(keys))
+    return value
+
+
+def _list(value: object, place: str, most: int, least: int = 0) -> list[Any]:
+    if not isinstance(value, list) or not least <= len(value) <= most:
+        found = f"a list of {len(value)}" if isinstance(value, list) else show(value)
+        raise _bad(place, found, f"a list of {least} to {most}")
+    return value
+
+
+def _ids(value: object, place: str, least: int) -> tuple[int, ...]:
+    items = _list(value, place, MAX_IDS, least)
+    return tuple(_integer(item, f"{place}[{i}]", 0, (1 << 31) - 1) for i, item in enumerate(items))
+
+
+def _integer(value: object, place: str, low: int, high: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise _bad(place, show(value), f"an integer from {low} to {high}")
+    return value
+
+
+def _ms(value: object, place: str) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1e15:
+        raise _bad(place, show(value), "milliseconds, at least 0")
+    return float(value)
+
+
+def _word(value: object, place: str, most_chars: int) -> str:
+    text = _utf8(value, place).decode("utf-8")
+    if len(text) > most_chars:
+        raise _bad(place, f"{len(text)} characters", f"at most {most_chars}")
+    return text
+
+
+def _utf8(value: object, place: str) -> bytes:
+    if not isinstance(value, str):
+        raise _bad(place, show(value), "a string")
+    try:
+        return value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise _bad(place, f"a lone surrogate at character {error.start}", "well-formed Unicode") from None
+
+
+def _sha256(value: object, place: str) -> str:
+    if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{64}", value):
+        raise _bad(place, show(value), "64 lower-case hexadecimal digits")
+    return value
+
+
+def _bad(place: str, found: str, allowed: str) -> FormatError:
+    return FormatError(
+        "format.transcript",
+        f"{place}: found {found}; allowed: {allowed}",
+        {"place": place, "found": found, "allowed": allowed},
+    )

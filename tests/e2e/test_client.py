@@ -1,0 +1,170 @@
+"""client.js as another page would use it: under a sub-path, without isolation, so without shared memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from e2e.conftest import Serve
+
+VECTOR = json.loads((Path(__file__).parents[1] / "unit" / "vectors" / "smollm2_greedy.json").read_bytes())
+BASE = "/some/where/"
+
+
+@pytest.fixture(scope="module")
+def page(chromium: Browser, site: Path, serve: Serve) -> Iterator[Page]:
+    """A page that is not ours, with a loaded model in `slm`."""
+    server = serve(site, base=BASE, isolation=False)
+    context = chromium.new_context()
+    page = context.new_page()
+    page.route(
+        "**/guest.html",
+        lambda route: route.fulfill(content_type="text/html", body="<!doctype html><title>guest</title>"),
+    )
+    page.goto(f"{server.url}guest.html")
+    page.evaluate(
+        """async () => {
+          globalThis.client = await import("./web/client.js");
+          globalThis.progress = [];
+          globalThis.slm = await client.SLM2.load({ onProgress: (p) => progress.push(p) });
+        }"""
+    )
+    yield page
+    context.close()
+
+
+def test_works_without_shared_memory(page: Page) -> None:
+    assert page.evaluate("typeof SharedArrayBuffer") == "undefined"
+    info: dict[str, Any] = page.evaluate("slm.info")
+    print(info["timings"], info["memory"])
+    assert info["executor"] == "wasm"
+    assert info["adapter"] == "SIMD, 1 thread"
+    assert info["memory"]["weights_shared"] is False
+    assert info["model"]["name"] == "smollm2-135m"
+
+
+def test_progress_is_honest(page: Page) -> None:
+    progress = page.evaluate("progress")
+    assert all(p["done"] <= p["total"] for p in progress)
+    for stage in ("runtime", "numpy", "package", "weights", "self_test"):
+        last = [p for p in progress if p["stage"] == stage][-1]
+        assert last["done"] == last["total"] > 0, last
+    done = [p["done"] for p in progress if p["stage"] == "weights"]
+    assert done == sorted(done)
+    assert len(done) > 3
+
+
+def test_deltas_are_the_reply(page: Page) -> None:
+    got = page.evaluate(
+        """async () => {
+          const deltas = [], prefill = [];
+          const chat = slm.chat([{ role: "user", content: "What is 2+2?" }],
+            { temperature: 0, seed: 1n, onPrefill: (done, total) => prefill.push([done, total]) });
+          for await (const delta of chat) deltas.push(delta);
+          return { deltas, prefill, result: await chat.result, n: chat.nTokens };
+        }"""
+    )
+    result = got["result"]
+    assert "".join(got["deltas"]) == result["text"] == VECTOR["text"].removesuffix("<|im_end|>")
+    assert len(got["deltas"]) > 3
+    assert got["prefill"][-1] == [len(VECTOR["prompt_ids"])] * 2
+    assert json.loads(result["transcript"])["generated_ids"] == VECTOR["greedy_new_ids"]
+    assert result["reason"] == "stop_token"
+
+
+def test_stop_takes_one_forward_pass_at_most(page: Page) -> None:
+    """By signal, by leaving the loop, and before the first token; each time the model is free at once."""
+    got = page.evaluate(
+        """async () => {
+          const question = [{ role: "user", content: "Write a long story about the sea." }];
+          const abort = new AbortController();
+          const chat = slm.chat(question, { temperature: 0, max_tokens: 200, signal: abort.signal });
+          let seen = 0;
+          for await (const _ of chat) if (chat.nTokens >= 3 && !seen) { seen = chat.nTokens; abort.abort(); }
+          const signalled = await chat.result;
+
+          const left = slm.chat(question, { temperature: 0, max_tokens: 200 });
+          for await (const _ of left) break;
+          const leftSeen = left.nTokens;
+
+          const early = slm.chat(question, { max_tokens: 200, signal: AbortSignal.abort() });
+          const nothing = [];
+          for await (const delta of early) nothing.push(delta);
+          return { seen, signalled, leftSeen, left: await left.result, early: await early.result, nothing };
+        }"""
+    )
+    for name, seen in (("signalled", got["seen"]), ("left", got["leftSeen"])):
+        run = json.loads(got[name]["transcript"])
+        assert got[name]["reason"] == run["reason"] == "cancelled"
+        # The pass that ran when it was stopped may still give its token, and one may have been on its way.
+        assert len(run["generated_ids"]) <= seen + 2, (name, seen, run["generated_ids"])
+    assert got["early"]["reason"] == "cancelled"
+    assert got["nothing"] == []
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "cls"),
+    [
+        ("slm.chat('hello')", "input.json", "InputError"),
+        ("slm.chat([])", "input.json", "InputError"),
+        ("slm.chat([{ role: 'user', content: 7 }])", "template.content", "InputError"),
+        ("slm.chat([{ role: 'user', content: 'a\\udc00' }])", "input.text", "InputError"),
+        ("slm.chat([{ role: 'king', content: 'a' }]).result", "template.role", "InputError"),
+        ("slm.chat([{ role: 'user', content: 'a' }], { temperature: NaN })", "input.params", "InputError"),
+        (
+            "slm.chat([{ role: 'user', content: 'a' }], { temperature: -1 }).result",
+            "input.params",
+            "InputError",
+        ),
+        ("slm.chat([{ role: 'user', content: 'a' }], { heat: 1 })", "input.params", "InputError"),
+        ("slm.chat([{ role: 'user', content: 'a' }], { stop: ['\\ud800'] })", "input.text", "InputError"),
+        ("client.SLM2.load({ executor: 'abacus' })", "input.params", "InputError"),
+        ("client.SLM2.load({ model: '../x' })", "input.model", "InputError"),
+        ("client.SLM2.load({ signal: AbortSignal.abort() })", "cancelled", "Cancelled"),
+        ("client.SLM2.load({ signal: AbortSignal.timeout(300) })", "cancelled", "Cancelled"),
+    ],
+)
+def test_errors_keep_their_class_and_code(call: str, code: str, cls: str, page: Page) -> None:
+    got = page.evaluate(
+        f"""async () => {{
+          try {{ await {call}; return "no error"; }}
+          catch (e) {{ return [e.code, e.name, e instanceof client.{cls}, e.remedy !== ""]; }}
+        }}"""
+    )
+    assert got == [code, cls, True, True]
+
+
+def test_stop_string_and_one_chat_at_a_time(page: Page) -> None:
+    got = page.evaluate(
+        """async () => {
+          const question = [{ role: "user", content: "What is 2+2?" }];
+          const chat = slm.chat(question, { temperature: 0, stop: "classic" });
+          let second = "no error";
+          try { slm.chat(question); } catch (e) { second = e.code; }
+          return { second, ...(await chat.result) };
+        }"""
+    )
+    assert got["second"] == "protocol.state"
+    assert got["reason"] == "stop_string"
+    assert got["text"] == "The answer to this "
+
+
+def test_dispose_ends_everything(page: Page) -> None:
+    """The last test of this module: the model is gone after it."""
+    got = page.evaluate(
+        """async () => {
+          const chat = slm.chat([{ role: "user", content: "Hello" }], { max_tokens: 50 });
+          slm.dispose();
+          slm.dispose();
+          const codes = [];
+          try { await chat.result; } catch (e) { codes.push(e.code); }
+          try { slm.chat([{ role: "user", content: "Hello" }]); } catch (e) { codes.push(e.code); }
+          return codes;
+        }"""
+    )
+    assert got == ["cancelled", "protocol.state"]

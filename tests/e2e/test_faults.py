@@ -1,0 +1,186 @@
+"""What goes wrong is shown with its code and what to do; what can heal, heals; no reply is wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Route, expect
+
+from e2e.chatpage import ChatPage
+from e2e.conftest import Open, Serve
+
+Damaged = Callable[[str, Callable[[bytes], bytes]], Path]
+SHARDS = "models/*/weights-01.*.bin"
+
+
+def _flip(data: bytes) -> bytes:
+    """One bit, in the middle."""
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        pytest.param(_flip, "sha256", id="one bit flipped"),
+        pytest.param(lambda data: data[:-1], "bytes", id="one byte short"),
+        pytest.param(lambda data: data + b"\0", "more than", id="one byte long"),
+    ],
+)
+def test_damaged_shard(
+    change: Callable[[bytes], bytes], found: str, damaged: Damaged, serve: Serve, visit: Open
+) -> None:
+    chat = visit(serve(damaged(SHARDS, change)).url)
+    text = chat.expect_error("format.model_file")
+    assert re.search(rf"weights-01\.[0-9a-f]{{8}}\.bin: found .*{found}", text)
+    chat.wait("error")
+    assert sum("weights-01" in url for url in chat.requests) == 2, "fetched once more, alone"
+    assert sum("weights-00" in url for url in chat.requests) == 1
+
+
+def test_damaged_manifest(damaged: Damaged, serve: Serve, visit: Open) -> None:
+    url = serve(damaged("models/*/manifest.json", lambda data: data[: len(data) // 2])).url
+    assert "JSON" in visit(url).expect_error("format.manifest")
+
+
+def test_model_that_is_not_there(visit: Open, url: str) -> None:
+    chat = visit(url, "?model=gpt-17")
+    assert "gpt-17" in chat.expect_error("input.model")
+    chat.page.get_by_role("button", name="Use the model of this site").click()
+    chat.wait("loading")
+
+
+def test_executor_that_is_not_there(visit: Open, url: str) -> None:
+    assert "abacus" in visit(url, "?executor=abacus").expect_error("input.params")
+
+
+def test_no_webgpu(visit: Open, url: str, chromium_without_webgpu: Browser) -> None:
+    chat = visit(url, "?executor=webgpu", chromium_without_webgpu)
+    text = chat.expect_error("device.no_webgpu")
+    assert "Use a browser with WebGPU enabled" in text
+    expect(chat.page.get_by_role("button", name="Try again")).to_be_visible()
+
+
+def test_worker_that_cannot_be_had(visit: Open, url: str) -> None:
+    """A message that waits survives the failure, and can be taken back."""
+    chat = visit("about:blank")
+    chat.url = url
+    chat.page.context.route("**/worker/worker.js", lambda route: route.abort())
+    chat.open().expect_error("asset.unreachable")
+    chat.ask("Are you there?")
+    expect(chat.page.locator(".turn")).to_contain_text("waits for the model")
+    chat.page.get_by_role("button", name="Stop").click()
+    expect(chat.page.get_by_label("Message")).to_have_value("Are you there?")
+
+
+def test_worker_that_dies(visit: Open, url: str) -> None:
+    def mortal(route: Route) -> None:
+        response = route.fetch()
+        body = response.text() + '\nsetTimeout(() => { throw new Error("no more"); }, 500);'
+        route.fulfill(response=response, body=body)
+
+    chat = visit("about:blank")
+    chat.url = url
+    chat.page.context.route("**/worker/worker.js", mortal)
+    assert "no more" in chat.open().expect_error("device.worker")
+
+
+def test_connection_that_breaks_can_be_tried_again(visit: Open, url: str) -> None:
+    chat = visit("about:blank")
+    chat.url = url
+    chat.page.context.route("**/weights-02.*", lambda route: route.abort())
+    assert "weights-02" in chat.open().expect_error("asset.unreachable")
+    chat.page.context.unroute("**/weights-02.*")
+    chat.page.get_by_role("button", name="Try again").click()
+    chat.wait("ready")
+    expect(chat.page.locator(".error")).to_have_count(0)
+
+
+def test_settings_that_cannot_be_kept(visit: Open, url: str) -> None:
+    chat = visit("about:blank")
+    chat.url = url
+    chat.page.add_init_script(
+        """Object.defineProperty(window, "localStorage", { get() { throw new DOMException("denied"); } });"""
+    )
+    chat.open().set(temperature="0.5")
+    chat.page.get_by_role("button", name="Settings").click()
+    expect(chat.page.locator("#settings-note")).to_contain_text("keeps no settings")
+
+
+def test_page_and_worker_of_two_versions(visit: Open, url: str) -> None:
+    def older(route: Route) -> None:
+        response = route.fetch()
+        body = response.text().replace("PROTOCOL_VERSION = 1", "PROTOCOL_VERSION = 0")
+        route.fulfill(response=response, body=body)
+
+    chat = visit("about:blank")
+    chat.url = url
+    seen: list[str] = []
+
+    def second_only(route: Route) -> None:
+        # The page's copy is asked for first; the workers' copies are the old ones.
+        seen.append(route.request.url)
+        route.continue_() if len(seen) == 1 else older(route)
+
+    chat.page.context.route("**/worker/protocol.js", second_only)
+    chat.open().expect_error("protocol.version")
+    expect(chat.page.get_by_role("button", name="Reload the page")).to_be_visible()
+
+
+def test_second_visit_needs_no_server_and_heals_its_storage(site: Path, serve: Serve, visit: Open) -> None:
+    server = serve(site)
+    chat = visit(server.url).wait("ready")
+    expect(chat.page.locator("#notes")).to_contain_text("kept for use without a network", timeout=60_000)
+
+    # A stored file with a wrong bit is dropped and fetched again, that one alone.
+    chat.page.evaluate(
+        """async () => {
+          const cache = await caches.open("slm2-models");
+          const key = (await cache.keys()).find((request) => request.url.includes("/sha256/"));
+          const bytes = new Uint8Array(await (await cache.match(key)).arrayBuffer());
+          bytes[bytes.length >> 1] ^= 1;
+          await cache.put(key, new Response(bytes));
+        }"""
+    )
+    chat.requests.clear()
+    chat.page.reload()
+    chat.wait("ready")
+    fetched = [url for url in chat.requests if re.search(r"/models/.*\.(bin|slm2tok)$", url)]
+    assert len(fetched) == 1, fetched
+    print("warm load:", chat.page.locator("#loading-title").inner_text(), chat.stages())
+
+    server.close()
+    chat.requests.clear()
+    chat.page.reload()
+    chat.wait("ready")
+    assert "from cache" in chat.stages()["weights"]
+    assert chat.page.evaluate("crossOriginIsolated"), "the kept responses keep their headers"
+    print("offline load:", chat.page.locator("#loading-title").inner_text(), chat.stages())
+    run = chat.set(temperature="0", max_tokens="2").reply("What is 2+2?")
+    assert run["generated_ids"] == [504, 2988]
+
+
+def test_lone_surrogate_is_refused(site: Path, chat: ChatPage) -> None:
+    chat.page.get_by_label("Message").evaluate(
+        """(field) => { field.value = "What is \\ud83d this?"; field.dispatchEvent(new Event("input")); }"""
+    )
+    chat.page.get_by_role("button", name="Send").click()
+    text = chat.expect_error("input.text")
+    assert "U+D83D" in text
+    assert "index 8" in text
+    chat.wait("ready")
+    chat.page.get_by_role("button", name="Edit the message").click()
+    expect(chat.page.locator(".turn")).to_have_count(0)
+    assert chat.page.get_by_label("Message").evaluate("(field) => field.value.charCodeAt(8)") == 0xD83D
+    chat.page.get_by_label("Message").fill("")
+
+
+def test_message_that_does_not_fit(chat: ChatPage) -> None:
+    chat.ask("word " * 5000)
+    chat.expect_error("input.budget")
+    chat.wait("ready")
+    chat.page.locator(".error").get_by_role("button", name="New chat").click()
+    expect(chat.page.locator(".turn")).to_have_count(0)

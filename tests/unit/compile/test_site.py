@@ -1,0 +1,355 @@
+"""The site from a small stand-in checkout, with the real wheel builder; and what our own sources promise."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import re
+import shutil
+import tarfile
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slm2_web.compile.assets import Asset, Fetcher
+from slm2_web.compile.site import SITE_FILE, STAMP_FILE, SiteError, build_site, compress
+from slm2_web.compile.sources import UrlSource
+from slm2_web.errors import AssetError, FormatError
+from slm2_web.manifest import (
+    FileEntry,
+    Manifest,
+    ModelConfig,
+    TemplateSpec,
+    TensorEntry,
+    manifest_bytes,
+)
+
+ROOT = Path(__file__).parents[3]
+
+SOURCES = {
+    "web/index.html": b"<!doctype html>" + b" " * 500,
+    "web/sw.js": b"// service worker",
+    "web/main.js": b"export {};" * 100,
+    "web/part/deep.js": b"export {};",
+    "web/types.d.ts": b"export {};",
+    "web/.DS_Store": b"junk",
+    "worker/worker.js": b"export {};",
+    "worker/tsconfig.json": b"{}",
+    "worker/gpu/device.js": b"export {};",
+    "worker/wasm/kernel.c": b"int f;",
+    "worker/wasm/kernel.wasm": b"\0asm",
+    "worker/shaders/a.wgsl": b"fn f() {}",
+    "py/slm2_web/__init__.py": b"",
+    "py/slm2_web/cli.py": b"",
+    "py/slm2_web/compile/pack.py": b"",
+    "README.md": b"# stand-in",
+    "LICENSE": b"stand-in",
+}
+PYODIDE = {
+    "pyodide.mjs": b"export {};",
+    "pyodide.asm.mjs": b"export {};" * 50,
+    "pyodide.asm.wasm": b"\0asm" * 50,
+    "python_stdlib.zip": b"PK",
+    "console.html": b"not needed",
+}
+WHEELS = ("numpy", "micropip", "packaging")
+
+
+def entry(name: str, data: bytes) -> FileEntry:
+    return FileEntry(name, len(data), hashlib.sha256(data).hexdigest())
+
+
+class Checkout:
+    """A small repository, its assets (in the cache already) and its models."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "checkout"
+        for name, data in SOURCES.items():
+            self.write(name, data)
+        shutil.copy(ROOT / "pyproject.toml", self.root)
+        self.cache = folder / "cache"
+        self.cache.mkdir()
+        wheels = {name: f"the wheel of {name}".encode() for name in WHEELS}
+        self.lock: dict[str, Any] = {
+            "info": {"python": "3.14.0"},
+            "packages": {
+                name: {
+                    "name": name,
+                    "file_name": f"{name}-1-py3-none-any.whl",
+                    "sha256": hashlib.sha256(wheels.get(name, b"")).hexdigest(),
+                    "depends": [],
+                }
+                for name in (*WHEELS, "scipy")
+            },
+        }
+        self.assets: dict[str, Asset] = {}
+        for name, data in wheels.items():
+            self.add_asset(name, f"{name}-1-py3-none-any.whl", data)
+        self.add_pyodide()
+        self.model = folder / "models" / "tiny"
+        self.add_model()
+
+    def write(self, name: str, data: bytes) -> None:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+    def add_asset(self, name: str, file: str, data: bytes) -> None:
+        digest = hashlib.sha256(data).hexdigest()
+        (self.cache / digest).write_bytes(data)
+        nowhere = (UrlSource("http://127.0.0.1:9/"),)
+        self.assets[name] = Asset(name, file, len(data), digest, "MIT", nowhere)
+
+    def add_pyodide(self) -> None:
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+            for name, data in (PYODIDE | {"pyodide-lock.json": json.dumps(self.lock).encode()}).items():
+                info = tarfile.TarInfo(f"package/{name}")
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+        self.add_asset("pyodide", "pyodide-1.2.3.tgz", buffer.getvalue())
+
+    def add_model(self) -> None:
+        self.model.mkdir(parents=True)
+        tokenizer, weights = b"tokens " * 100, bytes(256)
+        shard = entry(f"weights-00.{hashlib.sha256(weights).hexdigest()[:8]}.bin", weights)
+        config = ModelConfig("llama", 32, 32, 1, 1, 1, 32, 10, 1e-5, 16)
+        manifest = Manifest(
+            name="tiny",
+            title="Tiny",
+            license="MIT",
+            source=entry("tiny.gguf", b"gguf"),
+            config=config,
+            tokenizer=entry("tokenizer.slm2tok", tokenizer),
+            template=TemplateSpec("chatml", None),
+            eos_ids=(1,),
+            defaults={},
+            weights_bytes=256,
+            shards=(shard,),
+            tensors={"final_norm": TensorEntry("f32", (1, 32), {"values": 0})},
+        )
+        (self.model / "manifest.json").write_bytes(manifest_bytes(manifest))
+        (self.model / "tokenizer.slm2tok").write_bytes(tokenizer)
+        (self.model / shard.file).write_bytes(weights)
+        (self.model / "scribble.txt").write_bytes(b"not of the model")
+        self.shard = shard.file
+
+    def build(self, out: Path) -> bool:
+        fetcher = Fetcher(self.assets, self.cache, say=lambda text: None)
+        return build_site(self.root, out, [self.model], fetcher, lambda text: None)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_what_is_in_it(checkout: Checkout, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert checkout.build(out) is True
+    files = files_of(out)
+    site = json.loads(files[SITE_FILE])
+    assert set(site) == {"format", "version", "default_model", "models", "wheel", "runtime", "files"}
+    assert (site["default_model"], site["models"]) == ("tiny", ["tiny"])
+    runtime = site["runtime"]
+    assert runtime == "runtime/pyodide-1.2.3"
+    assert set(site["files"]) == {
+        "index.html",
+        "sw.js",
+        "web/main.js",
+        "web/part/deep.js",
+        "worker/worker.js",
+        "worker/gpu/device.js",
+        "worker/wasm/kernel.wasm",
+        "worker/shaders/a.wgsl",
+        *(f"{runtime}/{name}" for name in PYODIDE if name != "console.html"),
+        f"{runtime}/pyodide-lock.json",
+        *(f"{runtime}/{name}-1-py3-none-any.whl" for name in WHEELS),
+        "models/tiny/manifest.json",
+        "models/tiny/tokenizer.slm2tok",
+        f"models/tiny/{checkout.shard}",
+        site["wheel"],
+    }
+    for name, data in files.items():
+        if name.endswith(".gz"):
+            assert gzip.decompress(data) == files[name.removesuffix(".gz")]
+        elif name not in (SITE_FILE, STAMP_FILE):
+            assert site["files"][name] == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    assert {
+        "index.html.gz",
+        "web/main.js.gz",
+        "models/tiny/tokenizer.slm2tok.gz",
+        f"{runtime}/pyodide.asm.wasm.gz",
+    } <= set(files)
+    assert not any(name.endswith((".bin.gz", ".whl.gz", ".zip.gz")) for name in files)
+    assert "sw.js.gz" not in files  # would not be smaller
+
+
+def test_the_runtimes_lock_knows_its_wheels_only(checkout: Checkout, tmp_path: Path) -> None:
+    checkout.build(tmp_path / "out")
+    lock = json.loads((tmp_path / "out/runtime/pyodide-1.2.3/pyodide-lock.json").read_bytes())
+    assert lock["info"] == checkout.lock["info"]
+    assert set(lock["packages"]) == set(WHEELS)
+    for name in WHEELS:
+        assert lock["packages"][name]["sha256"] == checkout.assets[name].sha256
+
+
+def test_the_wheel_holds_what_runs_in_the_browser(checkout: Checkout, tmp_path: Path) -> None:
+    checkout.build(tmp_path / "out")
+    (wheel,) = (tmp_path / "out/wheels").glob("*/*.whl")
+    assert wheel.name == "slm2_web-0.1.0-py3-none-any.whl"
+    assert wheel.parent.name == hashlib.sha256(wheel.read_bytes()).hexdigest()[:8]
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert names == {"slm2_web/__init__.py", "slm2_web/shaders/a.wgsl"}
+
+
+def test_the_same_inputs_give_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("one", "two"):  # two checkouts, nothing shared
+        (tmp_path / name).mkdir()
+        Checkout(tmp_path / name).build(tmp_path / name / "out")
+    one, two = (files_of(tmp_path / name / "out") for name in ("one", "two"))
+    del one[STAMP_FILE], two[STAMP_FILE]  # says when files were written
+    assert one == two
+
+
+def test_built_again_only_when_something_changed(checkout: Checkout, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    checkout.build(out)
+    version = json.loads((out / SITE_FILE).read_bytes())["version"]
+    assert checkout.build(out) is False
+    checkout.write("web/main.js", b"export const changed = 1;")
+    assert checkout.build(out) is True
+    assert json.loads((out / SITE_FILE).read_bytes())["version"] != version
+    assert (out / "web/main.js").read_bytes() == b"export const changed = 1;"
+    checkout.write("py/slm2_web/__init__.py", b"changed = 1")
+    wheel = json.loads((out / SITE_FILE).read_bytes())["wheel"]
+    assert checkout.build(out) is True
+    assert json.loads((out / SITE_FILE).read_bytes())["wheel"] != wheel
+    assert not (out / wheel).exists()
+    assert checkout.build(out) is False
+
+
+@pytest.mark.parametrize("damage", ["changed", "removed", "added"])
+def test_a_site_that_was_touched_is_mended(checkout: Checkout, tmp_path: Path, damage: str) -> None:
+    out = tmp_path / "out"
+    checkout.build(out)
+    before = files_of(out)
+    shard = out / "models/tiny" / checkout.shard
+    if damage == "changed":
+        shard.write_bytes(b"\1" + bytes(255))
+    elif damage == "removed":
+        shard.unlink()
+    else:
+        (out / "web/extra.js").write_bytes(b"")
+    assert checkout.build(out) is True
+    after = files_of(out)
+    del before[STAMP_FILE], after[STAMP_FILE]
+    assert before == after
+    # The model itself was not tied to the damaged copy.
+    assert (checkout.model / checkout.shard).read_bytes() == bytes(256)
+
+
+def test_another_persons_folder_is_left_alone(checkout: Checkout, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "thesis.txt").write_bytes(b"precious")
+    with pytest.raises(SiteError, match="not a site"):
+        checkout.build(out)
+    (out / SITE_FILE).write_bytes(b'{"format": "another"}')
+    with pytest.raises(SiteError, match="not a site"):
+        checkout.build(out)
+    assert (out / "thesis.txt").read_bytes() == b"precious"
+    file = tmp_path / "file"
+    file.write_bytes(b"precious")
+    with pytest.raises(SiteError, match="not a site"):
+        checkout.build(file)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert checkout.build(empty) is True
+
+
+def test_a_model_that_is_not_what_its_manifest_says(checkout: Checkout, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (checkout.model / checkout.shard).write_bytes(b"\1" + bytes(255))
+    with pytest.raises(FormatError) as caught:
+        checkout.build(out)
+    assert caught.value.code == "format.model_file"
+    assert not out.exists()
+    assert not list(tmp_path.glob(".out-*"))
+
+
+def test_wheels_that_the_runtime_does_not_lock(checkout: Checkout, tmp_path: Path) -> None:
+    checkout.lock["packages"]["numpy"]["sha256"] = "0" * 64
+    checkout.add_pyodide()
+    with pytest.raises(AssetError, match="numpy"):
+        checkout.build(tmp_path / "out")
+
+
+def test_an_asset_that_is_not_there(checkout: Checkout, tmp_path: Path) -> None:
+    numpy = checkout.assets["numpy"] = replace(
+        checkout.assets["numpy"], sources=(UrlSource("http://127.0.0.1:9/"),)
+    )
+    (checkout.cache / numpy.sha256).unlink()
+    with pytest.raises(AssetError) as caught:
+        checkout.build(tmp_path / "out")
+    assert caught.value.code == "asset.unreachable"
+
+
+def test_a_wheel_that_can_not_be_built(checkout: Checkout, tmp_path: Path) -> None:
+    (checkout.root / "README.md").unlink()
+    with pytest.raises(SiteError, match="README"):
+        checkout.build(tmp_path / "out")
+
+
+def test_compressed_bytes_carry_no_date() -> None:
+    assert compress(b"x" * 100)[4:8] == bytes(4)
+
+
+# --- Our own sources --------------------------------------------------------------------------------
+
+SHIPPED = sorted(
+    p
+    for folder in ("web", "worker")
+    for p in (ROOT / folder).rglob("*")
+    if p.suffix in (".js", ".html", ".css", ".svg")
+)
+# The start of a string, an attribute or a url(), and then another origin.
+ABSOLUTE = re.compile(r"""(["'`(=]\s*)((?:https?:|wss?:)?//[\w.-]+)""")
+# A name, not an address: nothing is asked there.
+NAMES = {"http://www.w3.org"}
+
+
+def test_there_are_sources() -> None:
+    assert {"index.html", "sw.js", "client.js", "worker.js"} <= {p.name for p in SHIPPED}
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_no_source_names_another_origin(path: Path) -> None:
+    found = {match[2] for match in ABSOLUTE.finditer(path.read_text("utf-8"))}
+    assert found <= NAMES
+
+
+def test_the_check_for_other_origins_finds_them() -> None:
+    for text in (
+        'src="https://a.b/c"',
+        "import('//cdn.x/y')",
+        "url( http://a/b)",
+        "`wss://a`",
+        "href=https://x",
+    ):
+        assert ABSOLUTE.search(text)
+    for text in (
+        'import "./a.js"; // see https://a.b',
+        "/* https://a.b */",
+        "new URL('../', import.meta.url)",
+    ):
+        assert not ABSOLUTE.search(text)

@@ -1,0 +1,447 @@
+// Client: a model as an object. What a page uses, ours included; documented in docs/client.md.
+//
+//     const slm = await SLM2.load({ onProgress: ({ stage, done, total }) => … });
+//     const chat = slm.chat([{ role: "user", content: "What is 2+2?" }], { temperature: 0 });
+//     for await (const delta of chat) reply.textContent += delta;
+//     const { reason, transcript } = await chat.result;
+//     slm.dispose();
+//
+// Everything heavy happens in two workers; this side encodes, decodes, and keeps promises.
+
+import { decode, Decoder, encode } from "./text.js";
+import {
+  AssetError,
+  Cancelled,
+  check,
+  CONTROL_BYTES,
+  CONTROL_WORDS,
+  DeviceError,
+  errorFrom,
+  EXECUTORS,
+  InputError,
+  LIMITS,
+  PROTOCOL_VERSION,
+  ProtocolError,
+} from "../worker/protocol.js";
+
+export {
+  AssetError,
+  Cancelled,
+  DeviceError,
+  ERRORS,
+  FormatError,
+  InputError,
+  ProtocolError,
+  REASONS,
+  Slm2Error,
+  STAGES,
+} from "../worker/protocol.js";
+
+/** @typedef {import("../worker/protocol.js").Channels} Channels */
+/** @typedef {import("../worker/protocol.js").Executor} Executor */
+/** @typedef {import("../worker/protocol.js").Reason} Reason */
+/** @typedef {import("../worker/protocol.js").Slm2Error} AnyError */
+/** @typedef {Omit<import("../worker/protocol.js").ProgressMessage, "type">} Progress */
+/** @typedef {{role: string, content: string}} Message */
+/** @typedef {{reason: Reason, text: string, transcript: string, stats: Record<string, any>}} Result */
+/** @typedef {{
+ *   model?: string, root?: string | URL, executor?: Executor, signal?: AbortSignal,
+ *   onProgress?: (progress: Progress) => void, onWarning?: (warning: AnyError) => void,
+ * }} LoadOptions */
+/** @typedef {{
+ *   temperature?: number, top_k?: number, top_p?: number, min_p?: number, repetition_penalty?: number,
+ *   seed?: number | bigint | string, max_tokens?: number, stop?: string | string[],
+ *   signal?: AbortSignal, onPrefill?: (done: number, total: number) => void,
+ * }} ChatOptions */
+
+/** How a sampling parameter crosses to the worker, which checks its range.
+ * @type {Record<string, (value: any, place: string) => any>} */
+const PARAMS = {
+  temperature: number,
+  top_k: number,
+  top_p: number,
+  min_p: number,
+  repetition_penalty: number,
+  seed: (value) => (["number", "bigint"].includes(typeof value) ? String(value) : string(value, "options.seed")),
+  max_tokens: number,
+  stop: (value, place) => [value].flat().map((text, i) => encode(string(text, place), `${place}[${i}]`)),
+};
+const NOT_PARAMS = ["signal", "onPrefill"];
+
+// A worker that has not ended itself by then is ended.
+const DISPOSE_MS = 1000;
+
+/** The model, loaded and ready to answer.
+ *
+ * Rejects with an error of ../worker/protocol.js: AssetError, FormatError, DeviceError, InputError,
+ * ProtocolError; Cancelled after `signal`.
+ * @param {LoadOptions} [options] @returns {Promise<Slm>} */
+async function load(options = {}) {
+  const { signal, executor = "auto", onProgress, onWarning } = options;
+  const root = new URL(options.root ?? "../", options.root ? document.baseURI : import.meta.url);
+  if (!EXECUTORS.includes(executor)) {
+    throw badInput("input.params", "options.executor", executor, EXECUTORS.join(" | "));
+  }
+  throwIfAborted(signal);
+  const model = options.model ?? (await defaultModel(root));
+  throwIfAborted(signal);
+
+  const control = sharedWords();
+  const worker = new Worker(new URL("worker/worker.js", root), { type: "module", name: "slm2 engine" });
+  const loader = new Worker(new URL("worker/loader.js", root), { type: "module", name: "slm2 loader" });
+  const end = () => [worker, loader].forEach((each) => each.terminate());
+  try {
+    return await new Promise((resolve, reject) => {
+      signal?.addEventListener("abort", () => reject(cancelled("load")), { once: true });
+      for (const [each, channel] of /** @type {const} */ ([
+        [worker, "worker_to_page"],
+        [loader, "loader_to_page"],
+      ])) {
+        listen(each, channel, reject, (message) => {
+          if (message.type === "progress") {
+            const { type, ...progress } = message;
+            onProgress?.(progress);
+          } else if (message.type === "warning") {
+            onWarning?.(errorFrom(message.code, message.message, message.detail));
+          } else if (message.type === "ready") {
+            resolve(new Slm(worker, control, message.info));
+          } else if (message.type === "error") {
+            reject(errorFrom(message.code, message.message, message.detail));
+          }
+        });
+      }
+      const { port1, port2 } = new MessageChannel();
+      /** @type {Channels["page_to_worker"]} */
+      const init = {
+        type: "init",
+        version: PROTOCOL_VERSION,
+        root: root.href,
+        executor,
+        control: /** @type {SharedArrayBuffer | null} */ (control?.buffer ?? null),
+        port: port1,
+      };
+      /** @type {Channels["page_to_loader"]} */
+      const request = {
+        type: "load",
+        version: PROTOCOL_VERSION,
+        root: root.href,
+        model,
+        shared: control !== null,
+        port: port2,
+      };
+      worker.postMessage(init, [port1]);
+      loader.postMessage(request, [port2]);
+    });
+  } catch (error) {
+    end();
+    throw error;
+  }
+}
+
+/** A loaded model. */
+class Slm {
+  /** What runs: executor, adapter, model, defaults, memory, timings. @type {Readonly<Record<string, any>>} */
+  info;
+  #worker;
+  #control;
+  #lastId = 0;
+  /** @type {Chat | null} */
+  #chat = null;
+  /** Why nothing can be asked any more. @type {AnyError | null} */
+  #ended = null;
+
+  /** @param {Worker} worker @param {Int32Array | null} control @param {Record<string, any>} info */
+  constructor(worker, control, info) {
+    this.info = Object.freeze(info);
+    this.#worker = worker;
+    this.#control = control;
+    listen(worker, "worker_to_page", (error) => this.#end(error), (message) => this.#receive(message));
+  }
+
+  /** Why this model answers no more, or null while it does: its worker died, or it was disposed of. */
+  get failure() {
+    return this.#ended;
+  }
+
+  /** The reply to `messages`, as it comes. One at a time.
+   *
+   * Throws InputError for what is wrong with the arguments, ProtocolError `protocol.state` when a reply is
+   * still running or the model is disposed of.
+   * @param {Message[]} messages @param {ChatOptions} [options] @returns {Chat} */
+  chat(messages, options = {}) {
+    if (this.#ended) throw this.#ended;
+    if (this.#chat) {
+      throw new ProtocolError("protocol.state", "chat: the reply before is still running", { state: "busy" });
+    }
+    const id = this.#lastId + 1;
+    /** @type {Channels["page_to_worker"]} */
+    const request = { type: "chat", id, messages: encodeMessages(messages), params: encodeParams(options) };
+    this.#lastId = id;
+    const chat = new Chat(id, options, () => this.#cancel(id));
+    this.#chat = chat;
+    this.#worker.postMessage(request);
+    return chat;
+  }
+
+  /** Ends the workers and frees their memory. A running reply ends with Cancelled. May be called again. */
+  dispose() {
+    if (this.#ended) return;
+    this.#chat?.fail(cancelled("chat"));
+    this.#chat = null;
+    this.#ended = new ProtocolError("protocol.state", "chat: the model is disposed of", { state: "closed" });
+    this.#cancel(this.#lastId);
+    this.#worker.postMessage({ type: "dispose" });
+    setTimeout(() => this.#worker.terminate(), DISPOSE_MS);
+  }
+
+  /** @param {number} id */
+  #cancel(id) {
+    if (this.#control) Atomics.store(this.#control, CONTROL_WORDS.cancelled_id, id);
+    else if (id > 0) this.#worker.postMessage({ type: "cancel", id });
+  }
+
+  /** @param {Channels["worker_to_page"]} message */
+  #receive(message) {
+    if (message.type === "progress" || message.type === "ready") return;
+    if (message.type === "error" && message.id === null) {
+      this.#end(errorFrom(message.code, message.message, message.detail));
+      return;
+    }
+    const chat = this.#chat;
+    if (chat === null || message.id !== chat.id) return;
+    if (message.type === "done" || message.type === "error") this.#chat = null;
+    chat.receive(message);
+  }
+
+  /** @param {AnyError} error */
+  #end(error) {
+    if (this.#ended) return;
+    this.#ended = error;
+    this.#worker.terminate();
+    this.#chat?.fail(error);
+    this.#chat = null;
+  }
+}
+
+/** A reply under way: iterate it for its text, await `result` for the rest.
+ *
+ * Aborting its signal, calling `cancel` and leaving a `for await` loop all stop it within one forward pass. A
+ * stopped reply is a reply: the iteration ends, and `result` resolves with reason `cancelled` and the text so
+ * far. Errors reject both.
+ * @implements {AsyncIterableIterator<string>} */
+class Chat {
+  /** Tokens generated so far. */
+  nTokens = 0;
+  /** Resolves when the reply has ended. @type {Promise<Result>} */
+  result;
+  /** @type {(result: Result) => void} */
+  #resolve = () => {};
+  /** @type {(error: unknown) => void} */
+  #reject = () => {};
+  #decoder = new Decoder();
+  #text = "";
+  /** Text not yet read. @type {string[]} */
+  #deltas = [];
+  #over = false;
+  /** @type {() => void} */
+  #wake = () => {};
+  #cancel;
+  #onPrefill;
+
+  /** @param {number} id @param {ChatOptions} options @param {() => void} cancel */
+  constructor(id, { signal, onPrefill }, cancel) {
+    this.id = id;
+    this.#cancel = cancel;
+    this.#onPrefill = onPrefill;
+    this.result = new Promise((resolve, reject) => ([this.#resolve, this.#reject] = [resolve, reject]));
+    // Who only iterates has heard of the error; nobody is told of an unhandled rejection.
+    this.result.catch(() => {});
+    const abort = () => this.cancel();
+    signal?.addEventListener("abort", abort);
+    this.result.then(
+      () => signal?.removeEventListener("abort", abort),
+      () => signal?.removeEventListener("abort", abort),
+    );
+    if (signal?.aborted) queueMicrotask(abort);
+  }
+
+  [Symbol.asyncIterator]() {
+    return this;
+  }
+
+  /** @returns {Promise<IteratorResult<string, undefined>>} */
+  async next() {
+    while (this.#deltas.length === 0 && !this.#over) {
+      await new Promise((resolve) => (this.#wake = () => resolve(undefined)));
+    }
+    const value = this.#deltas.shift();
+    if (value !== undefined) return { done: false, value };
+    await this.result;
+    return { done: true, value: undefined };
+  }
+
+  /** What `for await` calls when it is left early: stops the reply and waits until the model is free.
+   * @returns {Promise<IteratorResult<string, undefined>>} */
+  async return() {
+    this.cancel();
+    await this.result.catch(() => {});
+    this.#deltas = [];
+    return { done: true, value: undefined };
+  }
+
+  /** Stops the reply within one forward pass. */
+  cancel() {
+    if (!this.#over) this.#cancel();
+  }
+
+  /** @param {import("../worker/protocol.js").PrefillMessage | import("../worker/protocol.js").DeltaMessage |
+   *   import("../worker/protocol.js").DoneMessage | import("../worker/protocol.js").ErrorMessage} message */
+  receive(message) {
+    try {
+      switch (message.type) {
+        case "prefill":
+          this.#onPrefill?.(message.done, message.total);
+          break;
+        case "delta":
+          this.nTokens = message.n_tokens;
+          this.#push(this.#decoder.push(message.data));
+          break;
+        case "done": {
+          this.#decoder.end();
+          const { reason, transcript, stats } = message;
+          this.#settle(() => this.#resolve({ reason, text: this.#text, transcript: decode(transcript), stats }));
+          break;
+        }
+        case "error":
+          this.fail(errorFrom(message.code, message.message, message.detail));
+      }
+    } catch (error) {
+      this.cancel();
+      this.fail(error);
+    }
+  }
+
+  /** @param {unknown} error */
+  fail(error) {
+    this.#settle(() => this.#reject(error));
+  }
+
+  /** @param {string} text */
+  #push(text) {
+    if (text === "") return;
+    this.#text += text;
+    this.#deltas.push(text);
+    this.#wake();
+  }
+
+  /** @param {() => void} settle */
+  #settle(settle) {
+    this.#over = true;
+    settle();
+    this.#wake();
+  }
+}
+
+/** Checks each message of a worker, and turns a dying worker into an error.
+ * @template {"worker_to_page" | "loader_to_page"} C
+ * @param {Worker} worker @param {C} channel
+ * @param {(error: AnyError) => void} fail @param {(message: Channels[C]) => void} receive */
+function listen(worker, channel, fail, receive) {
+  worker.onmessage = ({ data }) => {
+    try {
+      receive(check(channel, data));
+    } catch (error) {
+      fail(/** @type {AnyError} */ (error));
+    }
+  };
+  worker.onmessageerror = () => fail(new DeviceError("device.worker", `${channel}: a message could not be read`));
+  worker.onerror = (event) => {
+    event.preventDefault();
+    // Without a message it is no exception in the script: the script itself could not be had.
+    const died = typeof event.message === "string" && event.message !== "";
+    fail(
+      died
+        ? new DeviceError("device.worker", `${channel}: ${event.message}`, { line: event.lineno })
+        : new AssetError("asset.unreachable", `${channel}: the worker's script could not be loaded`),
+    );
+  };
+}
+
+/** The name of the model that this site offers first. @param {URL} root @returns {Promise<string>} */
+async function defaultModel(root) {
+  const url = new URL("site.json", root);
+  try {
+    const response = await fetch(url, { cache: "no-cache" });
+    if (!response.ok) throw new Error(`HTTP status ${response.status}`);
+    return (await response.json()).default_model;
+  } catch (error) {
+    throw new AssetError("asset.unreachable", `${url}: ${error}`, { url: url.href });
+  }
+}
+
+/** The control words, or null where the page may share no memory. The constructor is what counts: there are
+ * browsers that are isolated and have none. */
+function sharedWords() {
+  return typeof SharedArrayBuffer === "function" ? new Int32Array(new SharedArrayBuffer(CONTROL_BYTES)) : null;
+}
+
+/** @param {Message[]} messages */
+function encodeMessages(messages) {
+  if (!Array.isArray(messages) || messages.length < 1 || messages.length > LIMITS.messages) {
+    throw badInput("input.json", "messages", messages, `a list of 1 to ${LIMITS.messages} messages`);
+  }
+  return messages.map((message, i) => {
+    const { role, content } = message ?? {};
+    if (typeof role !== "string") throw badInput("template.role", `messages[${i}].role`, role, "a string");
+    if (typeof content !== "string") {
+      throw badInput("template.content", `messages[${i}].content`, content, "a string");
+    }
+    return { role, content: encode(content, `messages[${i}].content`) };
+  });
+}
+
+/** @param {ChatOptions} options */
+function encodeParams(options) {
+  /** @type {Record<string, any>} */
+  const params = {};
+  for (const [name, value] of Object.entries(options)) {
+    if (value === undefined || NOT_PARAMS.includes(name)) continue;
+    if (!Object.hasOwn(PARAMS, name)) {
+      throw badInput("input.params", `options.${name}`, value, Object.keys(PARAMS).join(" | "));
+    }
+    params[name] = PARAMS[name](value, `options.${name}`);
+  }
+  return params;
+}
+
+/** @param {any} value @param {string} place */
+function number(value, place) {
+  if (typeof value !== "number" || !Number.isFinite(value)) {
+    throw badInput("input.params", place, value, "a finite number");
+  }
+  return value;
+}
+
+/** @param {any} value @param {string} place */
+function string(value, place) {
+  if (typeof value !== "string") throw badInput("input.params", place, value, "a string");
+  return value;
+}
+
+/** @param {string} code @param {string} place @param {unknown} value @param {string} allowed */
+function badInput(code, place, value, allowed) {
+  const text = typeof value === "string" ? JSON.stringify(value) : String(value);
+  const found = text.length > 80 ? `${text.slice(0, 77)}...` : text;
+  return new InputError(code, `${place}: found ${found}; allowed: ${allowed}`, { place, found, allowed });
+}
+
+/** @param {string} what */
+const cancelled = (what) => new Cancelled("cancelled", `${what}: cancelled by the page`);
+
+/** @param {AbortSignal | undefined} signal */
+function throwIfAborted(signal) {
+  if (signal?.aborted) throw cancelled("load");
+}
+
+/** The entry to everything: `await SLM2.load(options)`. */
+export const SLM2 = Object.freeze({ load });

@@ -1,0 +1,205 @@
+// The settings drawer: sampling parameters and the system prompt, checked as they are typed, kept in
+// localStorage. An empty field is no setting: the model's own value counts.
+
+import { button, byId, make } from "./dom.js";
+
+/** What is wrong with a text, or "" if nothing is. @typedef {(text: string) => string} Check */
+/** @typedef {{name: string, label: string, hint: string, check: Check, multiline?: boolean,
+ *   placeholder?: string}} Field */
+/** @typedef {HTMLInputElement | HTMLTextAreaElement} Control */
+
+const STORAGE_KEY = "slm2-settings";
+
+/** @param {number} low @param {number} high @param {boolean} [above] without `low` itself @returns {Check} */
+const real = (low, high, above = false) => (text) => {
+  const value = Number(text);
+  const good = /^[\d.eE+-]+$/.test(text) && (above ? value > low : value >= low) && value <= high;
+  return good ? "" : `A number ${above ? "above" : "from"} ${low}${above ? ", at most" : " to"} ${high}.`;
+};
+
+/** @param {bigint} low @param {bigint} high @returns {Check} */
+const integer = (low, high) => (text) =>
+  /^\d{1,20}$/.test(text) && BigInt(text) >= low && BigInt(text) <= high
+    ? ""
+    : `A whole number from ${low} to ${high}.`;
+
+/** @type {readonly Field[]} */
+const FIELDS = [
+  {
+    name: "temperature",
+    label: "Temperature",
+    hint: "How much say chance has. 0 always takes the likeliest token.",
+    check: real(0, 1000),
+  },
+  {
+    name: "top_p",
+    label: "Top-p",
+    hint: "Draws only from the likeliest tokens that together reach this probability. 1 is off.",
+    check: real(0, 1, true),
+  },
+  {
+    name: "top_k",
+    label: "Top-k",
+    hint: "Draws from at most this many of the likeliest tokens. 0 is off.",
+    check: integer(0n, 2147483647n),
+  },
+  {
+    name: "seed",
+    label: "Seed",
+    hint: "The same seed draws the same tokens again. Empty: a new one for every reply.",
+    check: integer(0n, 18446744073709551615n),
+    placeholder: "a new one each time",
+  },
+  {
+    name: "max_tokens",
+    label: "Longest reply",
+    hint: "In tokens; a token is about four characters of English.",
+    check: integer(1n, 1048576n),
+  },
+  {
+    name: "system",
+    label: "System prompt",
+    hint: "What the model is told before the conversation.",
+    check: () => "",
+    multiline: true,
+  },
+];
+
+export class Settings {
+  #dialog = byId("settings", HTMLDialogElement);
+  #note = byId("settings-note", HTMLElement);
+  /** @type {Record<string, any>} */
+  #defaults = {};
+  /** @type {Map<string, {field: Field, control: Control, wrong: HTMLElement}>} */
+  #entries = new Map();
+
+  constructor() {
+    const place = byId("setting-fields", HTMLElement);
+    for (const field of FIELDS) place.append(this.#build(field));
+    this.#restore();
+    byId("open-settings", HTMLButtonElement).addEventListener("click", () => this.open());
+    byId("reset-settings", HTMLButtonElement).addEventListener("click", () => {
+      for (const name of this.#entries.keys()) this.#set(name, "");
+    });
+    this.#dialog.addEventListener("click", (event) => {
+      if (event.target === this.#dialog) this.#dialog.close();
+    });
+  }
+
+  get isOpen() {
+    return this.#dialog.open;
+  }
+
+  /** Opens the drawer, at a field if one is named. @param {string} [name] */
+  open(name) {
+    if (!this.#dialog.open) this.#dialog.showModal();
+    if (name) this.#entries.get(name)?.control.focus();
+  }
+
+  /** The first field whose text is wrong, or null. @returns {string | null} */
+  firstWrong() {
+    for (const [name, { control }] of this.#entries) if (control.ariaInvalid === "true") return name;
+    return null;
+  }
+
+  /** The parameters that are set, and a fresh seed if none is and chance has a say.
+   * @returns {import("./client.js").ChatOptions} */
+  params() {
+    /** @type {Record<string, number | string>} */
+    const params = {};
+    for (const [name, { control }] of this.#entries) {
+      const text = control.value.trim();
+      if (name !== "system" && text !== "") params[name] = name === "seed" ? text : Number(text);
+    }
+    if ((params.temperature ?? this.#defaults.temperature) !== 0) params.seed ??= freshSeed();
+    return params;
+  }
+
+  /** The system prompt as a message, or none. @returns {import("./client.js").Message[]} */
+  system() {
+    const content = this.#entries.get("system")?.control.value ?? "";
+    return content === "" ? [] : [{ role: "system", content }];
+  }
+
+  /** Shows the model's own values where nothing is set. @param {Record<string, any>} defaults */
+  showDefaults(defaults) {
+    this.#defaults = defaults;
+    for (const [name, { control }] of this.#entries) {
+      if (defaults[name] !== undefined && defaults[name] !== null) control.placeholder = String(defaults[name]);
+    }
+  }
+
+  /** @param {Field} field */
+  #build(field) {
+    const id = `setting-${field.name}`;
+    const shared = {
+      id,
+      name: field.name,
+      autocomplete: "off",
+      placeholder: field.placeholder ?? "",
+      "aria-describedby": `${id}-hint ${id}-wrong`,
+    };
+    /** @type {Control} */
+    const control = field.multiline
+      ? make("textarea", { ...shared, rows: "4" })
+      : make("input", { ...shared, type: "text", inputmode: "decimal", spellcheck: "false" });
+    const wrong = make("p", { id: `${id}-wrong`, class: "wrong" });
+    this.#entries.set(field.name, { field, control, wrong });
+    control.addEventListener("input", () => this.#set(field.name, control.value));
+    const row = make("div", { class: "row" }, control);
+    if (field.name === "seed") row.append(button("New seed", () => this.#set("seed", freshSeed())));
+    return make(
+      "div",
+      { class: "setting" },
+      make("label", { for: id }, field.label, make("code", { "aria-hidden": "true" }, field.name)),
+      row,
+      make("p", { id: `${id}-hint`, class: "aside" }, field.hint),
+      wrong,
+    );
+  }
+
+  /** @param {string} name @param {string} text */
+  #set(name, text) {
+    this.#show(name, text);
+    this.#save();
+  }
+
+  /** @param {string} name @param {string} text */
+  #show(name, text) {
+    const entry = this.#entries.get(name);
+    if (!entry) return;
+    const { field, control, wrong } = entry;
+    if (control.value !== text) control.value = text;
+    const message = field.multiline || text.trim() === "" ? "" : field.check(text.trim());
+    control.ariaInvalid = String(message !== "");
+    wrong.textContent = message;
+  }
+
+  #save() {
+    const kept = Object.fromEntries(
+      [...this.#entries]
+        .filter(([, { control }]) => control.value !== "" && control.ariaInvalid !== "true")
+        .map(([name, { control }]) => [name, control.value]),
+    );
+    try {
+      localStorage.setItem(STORAGE_KEY, JSON.stringify(kept));
+      this.#note.textContent = "";
+    } catch (error) {
+      this.#note.textContent = `This browser keeps no settings (${error}): they last until the page is closed.`;
+    }
+  }
+
+  #restore() {
+    try {
+      const kept = JSON.parse(localStorage.getItem(STORAGE_KEY) ?? "{}");
+      for (const name of this.#entries.keys()) {
+        if (typeof kept?.[name] === "string") this.#show(name, kept[name]);
+      }
+    } catch (error) {
+      this.#note.textContent = `The settings that were kept could not be read (${error}).`;
+    }
+  }
+}
+
+/** A seed that nobody chose. */
+const freshSeed = () => String(crypto.getRandomValues(new Uint32Array(1))[0]);

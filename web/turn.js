@@ -1,0 +1,159 @@
+// One question and its reply, as the conversation shows them.
+
+import { button, count, download, make } from "./dom.js";
+import { errorCard } from "./errors.js";
+
+/** @typedef {import("./client.js").Message} Message */
+/** @typedef {import("./client.js").Result} Result */
+
+// Why a reply ended, where it isn't simply complete.
+/** @type {Record<string, string>} */
+const ENDINGS = {
+  stop_string: "ended by a stop text",
+  max_tokens: "cut: longest reply reached",
+  context_full: "cut: the context is full",
+  cancelled: "stopped",
+  invalid_utf8: "ended: the model wrote bytes that are no text",
+};
+
+const SVG = "http://www.w3.org/2000/svg";
+
+export class Turn {
+  /** What the user said. */
+  question;
+  /** What the model said, when it counts; null while it runs and when it doesn't.
+   * @type {string | null} */
+  answer = null;
+  element;
+  #reply;
+  #text = document.createTextNode("");
+  #meta = make("div", { class: "meta" });
+  #firstTokenAt = 0;
+
+  /** @param {string} question */
+  constructor(question) {
+    this.question = question;
+    this.#reply = make("div", { class: "speech reply" });
+    this.element = make("article", { class: "turn" }, speech("You", question), this.#reply);
+    this.note("waits for the model");
+  }
+
+  /** The turn as messages; none while it doesn't count. @returns {Message[]} */
+  messages() {
+    if (this.answer === null) return [];
+    return [
+      { role: "user", content: this.question },
+      { role: "assistant", content: this.answer },
+    ];
+  }
+
+  /** A line in place of, or below, the reply. @param {string} text */
+  note(text) {
+    this.#meta.replaceChildren(text);
+    if (!this.#meta.isConnected) this.#reply.append(this.#meta);
+  }
+
+  /** The model begins. @param {string} name of who answers */
+  begin(name) {
+    this.element.classList.remove("dropped");
+    this.#text.data = "";
+    this.#firstTokenAt = 0;
+    this.#reply.ariaBusy = "true";
+    this.#reply.replaceChildren(
+      make("h2", { class: "speaker" }, name),
+      make("div", { class: "text" }, this.#text),
+      this.#meta,
+    );
+    this.note("begins to read");
+  }
+
+  /** @param {number} done @param {number} total */
+  prefill(done, total) {
+    this.note(`has read ${done} of ${count(total, "token")}`);
+  }
+
+  /** @param {string} delta @param {number} nTokens */
+  append(delta, nTokens) {
+    this.#text.appendData(delta);
+    this.#firstTokenAt ||= performance.now();
+    this.note(figures(nTokens, this.#rate(nTokens)));
+  }
+
+  /** The reply has ended. A stopped reply without text doesn't count. @param {Result} result */
+  end({ reason, text, transcript }) {
+    const run = JSON.parse(transcript);
+    const nTokens = run.generated_ids.length;
+    const rate = this.#rate(nTokens);
+    this.#reply.ariaBusy = "false";
+    if (text === "") return this.drop(`${ENDINGS[reason] ?? "ended"} before the first word`);
+    this.answer = text;
+    const { temperature, seed } = run.request.params;
+    const parts = [figures(nTokens, rate), temperature === 0 ? "greedy" : `seed ${seed}`];
+    if (ENDINGS[reason]) parts.push(ENDINGS[reason]);
+    this.#meta.replaceChildren(
+      ...parts.map((part) => make("span", {}, part)),
+      drawing(run.sha256),
+      button("Copy", () => void this.#copy(text), "quiet"),
+      button("Save transcript", () => download(`slm2-${run.sha256.slice(0, 8)}.json`, transcript), "quiet"),
+    );
+  }
+
+  /** It doesn't count. @param {string} why */
+  drop(why) {
+    this.answer = null;
+    this.#reply.ariaBusy = "false";
+    this.element.classList.add("dropped");
+    this.note(`${why}; not part of the conversation`);
+  }
+
+  /** It failed. @param {unknown} error @param {HTMLButtonElement[]} actions */
+  fail(error, actions) {
+    this.answer = null;
+    this.#reply.ariaBusy = "false";
+    this.element.classList.add("dropped");
+    this.#meta.remove();
+    this.#reply.append(errorCard(error, actions));
+  }
+
+  /** @param {string} text */
+  async #copy(text) {
+    try {
+      await navigator.clipboard.writeText(text);
+      this.#meta.append(make("span", { role: "status" }, "copied"));
+    } catch (error) {
+      this.#meta.append(make("span", { role: "status" }, `not copied: ${error}`));
+    }
+  }
+
+  /** Tokens per second since the first one came; 0 while that says nothing. @param {number} nTokens */
+  #rate(nTokens) {
+    const ms = performance.now() - this.#firstTokenAt;
+    return this.#firstTokenAt && nTokens > 1 && ms > 0 ? ((nTokens - 1) * 1000) / ms : 0;
+  }
+}
+
+/** @param {string} who @param {string} text */
+const speech = (who, text) =>
+  make("div", { class: "speech" }, make("h2", { class: "speaker" }, who), make("div", { class: "text" }, text));
+
+/** @param {number} nTokens @param {number} rate */
+const figures = (nTokens, rate) =>
+  count(nTokens, "token") + (rate > 0 ? ` · ${rate < 10 ? rate.toFixed(1) : rate.toFixed(0)} tokens/s` : "");
+
+/** A transcript's sha256 as a drawing: its first 24 digits as bars, the first 8 as text.
+ * @param {string} sha256 @returns {HTMLElement} */
+function drawing(sha256) {
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("viewBox", "0 0 95 16");
+  svg.setAttribute("aria-hidden", "true");
+  [...sha256.slice(0, 24)].forEach((digit, i) => {
+    const height = parseInt(digit, 16) + 1;
+    const bar = document.createElementNS(SVG, "rect");
+    const box = { x: 4 * i, y: 16 - height, width: 3, height };
+    for (const [name, value] of Object.entries(box)) bar.setAttribute(name, String(value));
+    svg.append(bar);
+  });
+  const title = "Fingerprint of request, tokens and logits: the same wherever the same run is made";
+  const name = make("span", { class: "unseen" }, "fingerprint ");
+  return make("span", { class: "print", title }, svg, name, sha256.slice(0, 8));
+}

@@ -1,0 +1,137 @@
+// Boot: Pyodide with numpy and our wheel, all from this site. Gives the Python engine.
+//
+// Theory of operation. site.json names the runtime's folder and the wheel. Pyodide loads itself and, while
+// its WebAssembly compiles, its packages; `lockFileURL` and `packageBaseUrl` keep it from asking its CDN.
+// The browser's own records of finished requests (PerformanceObserver) give honest bytes of progress without
+// touching the requests. micropip installs the wheel with deps=False: its one dependency is already there.
+
+import { Replay } from "./gpu/replay.js";
+import { Pool } from "./wasm/pool.js";
+import { AssetError, DeviceError } from "./protocol.js";
+
+/** @typedef {import("./protocol.js").Stage} Stage */
+/** @typedef {(stage: Stage, done: number, total: number, unit: "bytes" | "steps", cached?: number) => void} Tell */
+/** @typedef {{bytes: number, sha256: string}} SiteFile */
+/** @typedef {{runtime: string, wheel: string, files: Record<string, SiteFile>}} Site */
+/** The engine as bridge/engine.py makes it.
+ * @typedef {{
+ *   load: (manifest: Uint8Array, tokenizer: Uint8Array, weights: Uint8Array, memory: WebAssembly.Memory | null, executor: string, emit: Tell) => Promise<any>,
+ *   chat: (request: object, emit: (kind: string, a: any, b: any) => void, cancelled: () => boolean) => Promise<any>,
+ *   dispose: () => void,
+ * }} Engine */
+
+// Packages of the runtime that a visit needs, in the names of Pyodide's lock file.
+const PACKAGES = ["numpy", "micropip"];
+
+/** The engine, not yet loaded, and how long each stage took.
+ *
+ * Throws AssetError `asset.unreachable`, DeviceError `device.out_of_memory`.
+ * @param {URL} root @param {Tell} tell
+ * @returns {Promise<{engine: Engine, timings: Record<string, number>, heapBytes: () => number}>} */
+export async function boot(root, tell) {
+  /** @type {Record<string, number>} */
+  const timings = {};
+  /** @template T @param {Stage} stage @param {() => Promise<T>} work @returns {Promise<T>} */
+  const timed = async (stage, work) => {
+    const start = performance.now();
+    tell(stage, 0, 1, "steps");
+    try {
+      return await work();
+    } catch (error) {
+      throw explain(stage, error);
+    } finally {
+      timings[`${stage}_ms`] = performance.now() - start;
+    }
+  };
+
+  const pyodide = await timed("runtime", async () => {
+    const site = await fetchSite(root);
+    const runtime = new URL(`${site.runtime}/`, root).href;
+    const watch = watchBytes(root, site, (done, total, cached) => tell("runtime", done, total, "bytes", cached));
+    const { loadPyodide } = await import(`${runtime}pyodide.mjs`);
+    const result = await loadPyodide({
+      indexURL: runtime,
+      lockFileURL: `${runtime}pyodide-lock.json`,
+      packageBaseUrl: runtime,
+      packages: PACKAGES,
+      stdout: console.log,
+      stderr: console.warn,
+    });
+    watch.end();
+    result.site = site;
+    return result;
+  });
+  await timed("numpy", async () => pyodide.pyimport("numpy").destroy());
+  tell("numpy", 1, 1, "steps");
+  const engine = await timed("package", async () => {
+    const micropip = pyodide.pyimport("micropip");
+    await micropip.install.callKwargs(new URL(pyodide.site.wheel, root).href, { deps: false });
+    micropip.destroy();
+    const bridge = pyodide.pyimport("slm2_web.bridge");
+    const made = bridge.Engine(hostOf(root));
+    bridge.destroy();
+    return made;
+  });
+  tell("package", 1, 1, "steps");
+  return { engine, timings, heapBytes: () => pyodide._module.HEAPU8.length };
+}
+
+/** The JavaScript halves of the devices, for bridge/engine.py. @param {URL} root */
+const hostOf = (root) => ({
+  /** @param {GPUDevice} device */
+  makeReplay: (device) => new Replay(device),
+  /** @param {WebAssembly.Memory | null} memory @param {Uint8Array} weights @param {number} base
+   * @param {number} end @param {number} nThreads */
+  makePool: (memory, weights, base, end, nThreads) => Pool.create(root, memory, weights, base, end, nThreads),
+});
+
+/** site.json. @param {URL} root @returns {Promise<Site>} */
+async function fetchSite(root) {
+  const url = new URL("site.json", root);
+  const response = await fetch(url, { cache: "no-cache" });
+  if (!response.ok) {
+    const detail = { url: url.href, status: response.status };
+    throw new AssetError("asset.unreachable", `${url}: HTTP status ${response.status}`, detail);
+  }
+  return response.json();
+}
+
+/** Tells how many bytes of the runtime have arrived, a file at a time, until `end`.
+ * @param {URL} root @param {Site} site @param {(done: number, total: number, cached: number) => void} tell */
+function watchBytes(root, site, tell) {
+  const names = Object.keys(site.files).filter((name) => name.startsWith(`${site.runtime}/`));
+  const total = names.reduce((sum, name) => sum + site.files[name].bytes, 0);
+  const waiting = new Map(names.map((name) => [new URL(name, root).href, site.files[name].bytes]));
+  let done = 0;
+  let cached = 0;
+  const observer = new PerformanceObserver((list) => {
+    for (const entry of /** @type {PerformanceResourceTiming[]} */ (list.getEntries())) {
+      const bytes = waiting.get(entry.name) ?? 0;
+      waiting.delete(entry.name);
+      done += bytes;
+      if (entry.transferSize === 0) cached += bytes;
+    }
+    tell(done, total, cached);
+  });
+  observer.observe({ type: "resource", buffered: true });
+  tell(0, total, 0);
+  return {
+    end() {
+      observer.disconnect();
+      tell(total, total, cached);
+    },
+  };
+}
+
+/** @param {Stage} stage @param {any} error */
+function explain(stage, error) {
+  if (typeof error?.code === "string") return error;
+  const reason = String(error?.message ?? error).trim().split("\n").at(-1) ?? "";
+  if (error instanceof RangeError) {
+    return new DeviceError("device.out_of_memory", `${stage}: the browser gives no memory: ${reason}`, { stage });
+  }
+  return new AssetError("asset.unreachable", `${stage}: could not be loaded from this site: ${reason}`, {
+    stage,
+    reason,
+  });
+}

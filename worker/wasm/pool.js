@@ -1,0 +1,204 @@
+// Pool: runs forward.c's programs in the engine's worker and, on shared memory, in more workers beside it.
+//
+// Theory of operation. The weights lie in one WebAssembly.Memory. A pass is one call of `forward_run` in every
+// thread. The engine's thread writes the pass into shared words, raises their generation, and takes part
+// itself; the others (thread.js) sleep on the generation between passes. The engine's thread returns from its
+// own call when all operations are done, and before the next pass it waits until every other thread has left
+// its call too: only then may the turns be zeroed.
+//
+// Without shared memory there is one thread, a plain memory, and no waiting.
+
+import { AssetError, DeviceError, WASM } from "../protocol.js";
+
+/** @typedef {{turns: number, turns_bytes: number, step: number, ids: number, logits: number,
+ *   scratch: number, scratch_bytes: number, stacks: number, stack_bytes: number}} Areas */
+
+const PAGE_BYTES = WASM.page_bytes;
+const MAX_PAGES = 32768;
+
+/** Words of the shared control block. */
+export const WORDS = Object.freeze({ generation: 0, idle: 1, quit: 2, ops: 3, n_ops: 4 });
+const N_WORDS = Object.keys(WORDS).length;
+
+// How long threads may take to leave a pass that is over; far more than a switch of threads needs.
+const LEAVE_MS = 5000;
+
+export class Pool {
+  /** @type {WebAssembly.Memory} */
+  memory;
+  /** @type {WebAssembly.Exports & Record<string, any>} */
+  #exports;
+  /** @type {Worker[]} */
+  #workers = [];
+  #words;
+  #end;
+  /** @type {Areas | null} */
+  #areas = null;
+  #module;
+  #stopped = false;
+  #shared;
+
+  /** @param {WebAssembly.Module} module @param {WebAssembly.Instance} instance @param {WebAssembly.Memory} memory
+   * @param {number} end first free byte @param {number} nThreads */
+  constructor(module, instance, memory, end, nThreads) {
+    this.memory = memory;
+    this.nThreads = nThreads;
+    this.#module = module;
+    this.#exports = instance.exports;
+    this.#end = end;
+    this.#shared = typeof SharedArrayBuffer === "function" && memory.buffer instanceof SharedArrayBuffer;
+    this.#words = new Int32Array(this.#shared ? new SharedArrayBuffer(4 * N_WORDS) : new ArrayBuffer(4 * N_WORDS));
+  }
+
+  /** A pool on the shared memory that holds the weights from `base` to `end`, or, without one, on a plain memory
+   * that they are copied into.
+   *
+   * Throws AssetError `asset.unreachable`, DeviceError `device.no_wasm`, `device.out_of_memory`.
+   * @param {URL} root @param {WebAssembly.Memory | null} shared @param {Uint8Array} weights
+   * @param {number} base @param {number} end @param {number} nThreads */
+  static async create(root, shared, weights, base, end, nThreads) {
+    const url = new URL(`worker/wasm/forward${shared ? ".shared" : ""}.wasm`, root);
+    const module = await compile(url);
+    const memory = shared ?? plainMemory(end);
+    if (!shared) new Uint8Array(memory.buffer).set(weights, base);
+    const instance = await WebAssembly.instantiate(module, { env: { memory } });
+    return new Pool(module, instance, memory, end, shared ? nThreads : 1);
+  }
+
+  /** The address of `size` more bytes, zeroed. @param {number} size @param {number} alignment */
+  reserve(size, alignment) {
+    const address = Math.ceil(this.#end / alignment) * alignment;
+    this.#end = address + size;
+    const missing = Math.ceil(this.#end / PAGE_BYTES) - this.memory.buffer.byteLength / PAGE_BYTES;
+    if (missing > 0) {
+      try {
+        this.memory.grow(missing);
+      } catch (error) {
+        const message = `the browser gives no wasm memory of ${this.#end} bytes: ${error}`;
+        throw new DeviceError("device.out_of_memory", message, { bytes: this.#end });
+      }
+    }
+    return address;
+  }
+
+  /** @param {number} address @param {Uint8Array} data */
+  write(address, data) {
+    new Uint8Array(this.memory.buffer, address, data.byteLength).set(data);
+  }
+
+  /** A copy. @param {number} address @param {number} size */
+  read(address, size) {
+    return new Uint8Array(this.memory.buffer.slice(address, address + size));
+  }
+
+  /** Starts the other threads; resolves when all of them wait for work. @param {Areas} areas */
+  async setUp(areas) {
+    this.#areas = areas;
+    this.#exports.__stack_pointer.value = areas.stacks + areas.stack_bytes;
+    const starts = [];
+    for (let thread = 1; thread < this.nThreads; thread++) {
+      const worker = new Worker(new URL("./thread.js", import.meta.url), { type: "module", name: `slm2 ${thread}` });
+      this.#workers.push(worker);
+      starts.push(
+        new Promise((resolve, reject) => {
+          worker.onmessage = resolve;
+          worker.onerror = (event) => {
+            event.preventDefault();
+            reject(new DeviceError("device.worker", `thread ${thread}: ${event.message || "could not be started"}`));
+          };
+        }),
+      );
+      const { memory, nThreads } = this;
+      worker.postMessage({ module: this.#module, memory, words: this.#words, areas, thread, n_threads: nThreads });
+    }
+    await Promise.all(starts);
+    this.#words[WORDS.idle] = this.nThreads - 1;
+  }
+
+  /** Runs a program; gives `size` bytes of logits. The thread is busy meanwhile; without shared memory messages
+   * (a cancel) are let in first, since no shared word can tell of them.
+   * @param {number} ops @param {number} nOps @param {number[]} step @param {number[]} ids @param {number} size */
+  async run(ops, nOps, step, ids, size) {
+    if (!this.#shared) await nextTask();
+    const areas = /** @type {Areas} */ (this.#areas);
+    if (this.#stopped) throw new DeviceError("device.lost", "the threads have been stopped");
+    this.#awaitIdle();
+    const { buffer } = this.memory;
+    new Uint32Array(buffer, areas.step, 4).set(step);
+    new Uint32Array(buffer, areas.ids, ids.length).set(ids);
+    new Uint8Array(buffer, areas.turns, areas.turns_bytes).fill(0);
+    if (this.nThreads > 1) {
+      this.#words[WORDS.ops] = ops;
+      this.#words[WORDS.n_ops] = nOps;
+      Atomics.store(this.#words, WORDS.idle, 0);
+      Atomics.add(this.#words, WORDS.generation, 1);
+      Atomics.notify(this.#words, WORDS.generation);
+    }
+    runThread(this.#exports, areas, ops, nOps, 0, this.nThreads);
+    return new Float32Array(buffer.slice(areas.logits, areas.logits + size));
+  }
+
+  /** Until every other thread has left the pass before. */
+  #awaitIdle() {
+    if (this.nThreads === 1) return;
+    const others = this.nThreads - 1;
+    for (let idle; (idle = Atomics.load(this.#words, WORDS.idle)) !== others; ) {
+      if (Atomics.wait(this.#words, WORDS.idle, idle, LEAVE_MS) === "timed-out") {
+        throw new DeviceError("device.lost", "a thread did not come back from its work", { idle, others });
+      }
+    }
+  }
+
+  dispose() {
+    this.#stopped = true;
+    Atomics.store(this.#words, WORDS.quit, 1);
+    for (const worker of this.#workers) worker.terminate();
+    this.#workers = [];
+  }
+}
+
+/** Lets what is queued run. A channel's message, since timers wait longer.
+ * @returns {Promise<void>} */
+function nextTask() {
+  return new Promise((resolve) => {
+    const { port1, port2 } = new MessageChannel();
+    port1.onmessage = () => {
+      port1.close();
+      resolve();
+    };
+    port2.postMessage(null);
+  });
+}
+
+/** @param {URL} url */
+async function compile(url) {
+  const response = await fetch(url).catch((error) => {
+    throw new AssetError("asset.unreachable", `${url}: ${error}`, { url: url.href });
+  });
+  if (!response.ok) {
+    const detail = { url: url.href, status: response.status };
+    throw new AssetError("asset.unreachable", `${url}: HTTP status ${response.status}`, detail);
+  }
+  try {
+    return await WebAssembly.compile(await response.arrayBuffer());
+  } catch (error) {
+    throw new DeviceError("device.no_wasm", `${url}: ${error}`, { url: url.href });
+  }
+}
+
+/** @param {number} bytes */
+function plainMemory(bytes) {
+  try {
+    return new WebAssembly.Memory({ initial: Math.ceil(bytes / PAGE_BYTES), maximum: MAX_PAGES });
+  } catch (error) {
+    throw new DeviceError("device.out_of_memory", `wasm: the browser gives no ${bytes} bytes: ${error}`, { bytes });
+  }
+}
+
+/** One thread's part of a pass.
+ * @param {Record<string, any>} exports @param {Areas} areas @param {number} ops @param {number} nOps
+ * @param {number} thread @param {number} nThreads */
+export function runThread(exports, areas, ops, nOps, thread, nThreads) {
+  const { step, turns, scratch, scratch_bytes: scratchBytes } = areas;
+  exports.forward_run(ops, nOps, step, turns, scratch, scratchBytes, thread, nThreads);
+}

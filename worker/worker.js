@@ -1,0 +1,165 @@
+// Worker: runs the engine. Everything the page asks of a model goes through here.
+//
+//            init              model + boot done           chat
+//     new ---------> loading -------------------> ready <--------> busy
+//                       | any failure                                      dispose, from anywhere: closed
+//                       v
+//                     failed
+//
+// A message in a state that does not take it is answered with `protocol.state`. Cancelling works in two ways:
+// Python asks `cancelled()` before each forward pass, which reads the shared word where there is one, and what
+// `cancel` messages have said (they arrive whenever the engine waits for the device).
+
+import { boot } from "./boot.js";
+import { check, CONTROL_WORDS, errorFrom, PROTOCOL_VERSION, ProtocolError, Slm2Error } from "./protocol.js";
+
+/** @typedef {import("./protocol.js").Channels} Channels */
+/** @typedef {"new" | "loading" | "ready" | "busy" | "failed" | "closed"} State */
+
+/** @type {Record<Channels["page_to_worker"]["type"], readonly State[]>} */
+const TAKEN_IN = {
+  init: ["new"],
+  chat: ["ready"],
+  cancel: ["ready", "busy"],
+  dispose: ["new", "loading", "ready", "busy", "failed"],
+};
+
+const worker = /** @type {DedicatedWorkerGlobalScope} */ (/** @type {unknown} */ (self));
+/** @type {State} */
+let state = "new";
+/** @type {import("./boot.js").Engine | null} */
+let engine = null;
+/** @type {Int32Array | null} */
+let control = null;
+let cancelledId = 0;
+let lastId = 0;
+
+/** @param {Channels["worker_to_page"]} message @param {Transferable[]} [transfer] */
+const tellPage = (message, transfer = []) => worker.postMessage(message, { transfer });
+
+/** @type {import("./boot.js").Tell} */
+const tellProgress = (stage, done, total, unit, cached = 0) =>
+  tellPage({ type: "progress", stage, done, total, unit, cached });
+
+/** @param {number | null} id @param {any} error */
+function tellError(id, error) {
+  const known = error instanceof Slm2Error || typeof error?.code === "string";
+  const { code, message, detail } = known ? error : errorFrom("protocol.internal", lastLine(error));
+  if (!known) console.error(error);
+  tellPage({ type: "error", id, code, message, detail: detail ?? {} });
+}
+
+/** A Python traceback ends with what happened. @param {any} error */
+const lastLine = (error) => String(error?.message ?? error).trim().split("\n").at(-1) ?? "";
+
+worker.addEventListener("message", ({ data }) => receive(data));
+worker.addEventListener("messageerror", () => tellError(null, "a message could not be read"));
+worker.addEventListener("unhandledrejection", ({ reason }) => tellError(null, reason));
+
+/** @param {any} data */
+async function receive(data) {
+  /** @type {number | null} */
+  let id = null;
+  try {
+    const message = check("page_to_worker", data);
+    if (message.type === "chat") id = message.id;
+    if (!TAKEN_IN[message.type].includes(state)) {
+      const detail = { found: state, allowed: TAKEN_IN[message.type].join(" | ") };
+      throw new ProtocolError("protocol.state", `${message.type}: the worker is ${state}`, detail);
+    }
+    switch (message.type) {
+      case "init":
+        state = "loading";
+        await load(message);
+        break;
+      case "chat":
+        state = "busy";
+        await chat(message);
+        break;
+      case "cancel":
+        cancelledId = Math.max(cancelledId, message.id);
+        break;
+      case "dispose":
+        state = "closed";
+        engine?.dispose();
+        worker.close();
+    }
+  } catch (error) {
+    if (state === "loading") state = "failed";
+    tellError(id, error);
+  }
+}
+
+/** @param {import("./protocol.js").InitMessage} message */
+async function load({ version, root, executor, control: words, port }) {
+  const start = performance.now();
+  if (version !== PROTOCOL_VERSION) {
+    const detail = { found: version, allowed: PROTOCOL_VERSION };
+    throw new ProtocolError("protocol.version", `page speaks ${version}, worker ${PROTOCOL_VERSION}`, detail);
+  }
+  control = words && new Int32Array(words);
+  const [booted, model] = await Promise.all([boot(new URL(root), tellProgress), receiveModel(port)]);
+  const { manifest, tokenizer, weights, memory, stats } = model;
+  const loading = booted.engine.load(manifest, tokenizer, weights, memory, executor, tellProgress);
+  const info = unwrap(await loading);
+  engine = booted.engine;
+  info.timings = {
+    ...booted.timings,
+    weights_ms: stats.weights_ms,
+    ...info.timings,
+    total_ms: performance.now() - start,
+  };
+  info.memory = { ...info.memory, python_heap_bytes: booted.heapBytes(), weights_bytes: weights.byteLength };
+  info.memory.weights_shared = memory !== null;
+  state = "ready";
+  tellPage({ type: "ready", info });
+}
+
+/** The loader's message, which may be there before anybody waits for it. @param {MessagePort} port
+ * @returns {Promise<import("./protocol.js").ModelMessage>} */
+function receiveModel(port) {
+  return new Promise((resolve, reject) => {
+    port.onmessage = ({ data }) => {
+      port.close();
+      try {
+        resolve(check("loader_to_worker", data));
+      } catch (error) {
+        reject(error);
+      }
+    };
+  });
+}
+
+/** @param {import("./protocol.js").ChatMessage} message */
+async function chat({ id, messages, params }) {
+  try {
+    if (id <= lastId) {
+      const detail = { found: id, allowed: `more than ${lastId}` };
+      throw new ProtocolError("protocol.message", `chat.id: found ${id}; allowed: more than ${lastId}`, detail);
+    }
+    lastId = id;
+    let nTokens = 0;
+    /** @param {string} kind @param {any} a @param {any} b */
+    const emit = (kind, a, b) => {
+      if (kind === "prefill") tellPage({ type: "prefill", id, done: a, total: b });
+      else if (kind === "token") nTokens += 1;
+      else if (a.byteLength > 0) tellPage({ type: "delta", id, data: a, n_tokens: nTokens }, [a.buffer]);
+    };
+    const cancelled = () =>
+      cancelledId >= id || (control !== null && Atomics.load(control, CONTROL_WORDS.cancelled_id) >= id);
+    const running = /** @type {import("./boot.js").Engine} */ (engine).chat({ messages, params }, emit, cancelled);
+    const { reason, transcript, stats } = unwrap(await running);
+    const data = new TextEncoder().encode(transcript);
+    state = "ready";
+    tellPage({ type: "done", id, reason, transcript: data, stats }, [data.buffer]);
+  } catch (error) {
+    state = "ready";
+    throw error;
+  }
+}
+
+/** What Python answered, or the error that it answered with. @param {any} outcome */
+function unwrap(outcome) {
+  if (outcome?.error) throw errorFrom(outcome.error.code, outcome.error.message, outcome.error.detail);
+  return outcome.ok;
+}
