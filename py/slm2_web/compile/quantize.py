@@ -116,9 +116,7 @@ def quantize_q4_1(values: NDArray[np.float32]) -> dict[str, Bytes]:
     x = _by_block(values)
     low, high = x.min(axis=0), x.max(axis=0)
     span = high - low
-    starts = [
-        (span * np.float32((1 - a - b) / 15), low + span * np.float32(a)) for a, b in _MARGINS
-    ]
+    starts = [(span * np.float32((1 - a - b) / 15), low + span * np.float32(a)) for a, b in _MARGINS]
     best = _search(x, starts, 0, has_minimum=True)
     return _planes_q4(values.shape, best.quants, best.scales)
 
@@ -138,8 +136,6 @@ _MARGINS = (
 )
 # Times that the best fit of all guesses is fitted again.
 _REFITS = 2
-# Blocks that are searched at a time, so that the search stays in a processor's cache.
-_BLOCKS_AT_ONCE = 4096
 
 
 @dataclass(slots=True)
@@ -177,7 +173,7 @@ def _search(
         scales = np.stack([d, m]).astype(np.float16)
         d, m = scales.astype(np.float32)
         inverse = np.divide(np.float32(1), d, out=np.zeros_like(d), where=d != 0)
-        quants = np.clip(np.rint((x - m) * inverse), lowest, lowest + 15)
+        quants: NDArray[np.float32] = np.clip(np.rint((x - m) * inverse), lowest, lowest + 15)
         error = _sum(np.square(x - (quants * d + m)))
         better = (error < best.error) | first
         np.copyto(best.error, error, where=better)
@@ -217,7 +213,8 @@ def _sum(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     while width:
         rows = rows[:width] + rows[width : 2 * width]
         width //= 2
-    return rows[0]
+    total: NDArray[np.float32] = rows[0]
+    return total
 
 
 def _planes_q4(

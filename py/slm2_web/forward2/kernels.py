@@ -45,7 +45,14 @@ _MATMUL = Kernel(
     workgroup=64,
 )
 
-_ROPE_KV: Mapping[str, Access] = {"qkv": "read", "rope": "read", "qq": "write", "qs": "write", "kvq": "write", "kvs": "write"}
+_ROPE_KV: Mapping[str, Access] = {
+    "qkv": "read",
+    "rope": "read",
+    "qq": "write",
+    "qs": "write",
+    "kvq": "write",
+    "kvs": "write",
+}
 _HEADS = ("N_HEADS", "N_KV_HEADS", "HEAD_DIM", "MAX_SEQ")
 
 KERNELS: Mapping[str, Kernel] = {
@@ -64,9 +71,7 @@ KERNELS: Mapping[str, Kernel] = {
     "matmul_q8_0": _MATMUL,
     "rope_kv": Kernel(_ROPE_KV, _HEADS, workgroup=64),
     "bias_rope_kv": Kernel({**_ROPE_KV, "bias": "read"}, _HEADS, workgroup=64),
-    "norm_rope_kv": Kernel(
-        {**_ROPE_KV, "weight": "read"}, (*_HEADS, "INV_HEAD_DIM", "EPS"), workgroup=64
-    ),
+    "norm_rope_kv": Kernel({**_ROPE_KV, "weight": "read"}, (*_HEADS, "INV_HEAD_DIM", "EPS"), workgroup=64),
     "attn_scores": Kernel(
         {"qq": "read", "qs": "read", "kvq": "read", "kvs": "read", "scores": "write"},
         (*_HEADS, "SCALE"),

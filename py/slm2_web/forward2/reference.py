@@ -153,21 +153,21 @@ def _rope_kv(step: Step, c: Constants, qkv: Bytes, *rest: Bytes) -> None:
 
 def _bias_rope_kv(step: Step, c: Constants, qkv: Bytes, *rest: Bytes) -> None:
     """`rope_kv` of qkv + bias."""
-    *rest, bias = rest
+    *places, bias = rest
     heads = _heads(step, c, qkv)
-    _rotate(step, c, heads + bias.view(np.float32).reshape(heads.shape[1:]), *rest)
+    _rotate(step, c, heads + bias.view(np.float32).reshape(heads.shape[1:]), *places)
 
 
 def _norm_rope_kv(step: Step, c: Constants, qkv: Bytes, *rest: Bytes) -> None:
     """`rope_kv` of qkv with each head of q and of k under RMSNorm: q's weights, then k's."""
-    *rest, weight = rest
+    *places, weight = rest
     heads = _heads(step, c, qkv).copy()
     q_weight, k_weight = weight.view(np.float32).reshape(2, c["HEAD_DIM"])
     n_heads, n_kv = c["N_HEADS"], c["N_KV_HEADS"]
     for part, w in ((slice(n_heads), q_weight), (slice(n_heads, n_heads + n_kv), k_weight)):
         rows = heads[:, part].reshape(-1, c["HEAD_DIM"])
         heads[:, part] = exactmath.rms_norm(rows, w, np.float32(c["EPS"])).reshape(heads[:, part].shape)
-    _rotate(step, c, heads, *rest)
+    _rotate(step, c, heads, *places)
 
 
 def _rotate(

@@ -175,7 +175,11 @@ def cases() -> Iterator[Case]:
     inv_head_dim = float(np.float32(1.0 / head_dim))
     for name, constants, extra in (
         ("bias_rope_kv", {}, _values(18, width * head_dim)),
-        ("norm_rope_kv", {"INV_HEAD_DIM": inv_head_dim, "EPS": float(np.float32(1e-6))}, _values(19, 2 * head_dim)),
+        (
+            "norm_rope_kv",
+            {"INV_HEAD_DIM": inv_head_dim, "EPS": float(np.float32(1e-6))},
+            _values(19, 2 * head_dim),
+        ),
     ):
         yield Case(
             name,
