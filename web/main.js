@@ -19,7 +19,7 @@ import { Turn } from "./turn.js";
 /** @typedef {"loading" | "ready" | "busy" | "error"} State */
 
 /** @type {Record<string, string>} */
-const EXECUTOR_NAMES = { webgpu: "WebGPU", reference: "reference (slow)" };
+const EXECUTOR_NAMES = { webgpu: "WebGPU", wasm: "WebAssembly", reference: "reference (slow)" };
 // How near to the end still counts as reading along.
 const PINNED_PX = 48;
 
@@ -108,7 +108,11 @@ function showModel({ model, executor, adapter, defaults, timings, memory }) {
   stages.finish(timings);
   byId("loading-title", HTMLElement).textContent = `Ready in ${seconds(timings.total_ms)}`;
   const shared = memory.weights_shared ? "shared memory" : "memory that is not shared: no cross-origin isolation";
-  notes.textContent += `Weights in ${shared}; Python’s heap has ${(memory.python_heap_bytes / 1e6).toFixed(0)} MB.\n`;
+  const parts = [memory.python_heap_bytes, memory.device_cache_bytes, memory.device_work_bytes];
+  const [total, heap, cache, work] = [parts.reduce((a, b) => a + b, 0), ...parts].map((b) => (b / 1e6).toFixed(0));
+  notes.textContent +=
+    `${(memory.weights_bytes / 1e6).toFixed(0)} MB of weights in ${shared}; beside them ${total} MB: ` +
+    `Python’s heap with the vocabulary ${heap}, the conversation’s cache ${cache}, the kernels’ buffers ${work}.\n`;
   if (turns.length > 0) loading.open = false;
   settings.showDefaults({ ...defaults, system: model.default_system });
   say("The model is ready.");

@@ -73,13 +73,15 @@ export class StageTable {
     }
   }
 
-  /** Everything has ended: each stage's time takes the place of, or follows, its figure.
+  /** Everything has ended: each stage's time takes the place of, or follows, its figure. A stage that this
+   * executor has no need of goes.
    * @param {Record<string, number>} timings by stage, `STAGE_ms` */
   finish(timings) {
     for (const [stage, { line, bar, figure }] of this.#lines) {
       line.dataset.state = "done";
       bar.max = bar.value = 1;
       const ms = timings[`${stage}_ms`];
+      line.hidden = ms === undefined;
       if (ms === undefined) continue;
       const bytes = figure.textContent?.includes("MB") ? `${figure.textContent} · ` : "";
       figure.textContent = bytes + seconds(ms);

@@ -13,7 +13,7 @@ import { AssetError, DeviceError } from "./protocol.js";
 /** @typedef {(stage: Stage, done: number, total: number, unit: "bytes" | "steps", cached?: number) => void} Tell */
 /** @typedef {{bytes: number, sha256: string}} SiteFile */
 /** @typedef {{runtime: string, wheel: string, files: Record<string, SiteFile>}} Site */
-/** The engine as bridge.py makes it.
+/** The engine as bridge/engine.py makes it.
  * @typedef {{
  *   load: (manifest: Uint8Array, tokenizer: Uint8Array, weights: Uint8Array, memory: WebAssembly.Memory | null, executor: string, emit: Tell) => Promise<any>,
  *   chat: (request: object, emit: (kind: string, a: any, b: any) => void, cancelled: () => boolean) => Promise<any>,

@@ -20,7 +20,8 @@ const PARALLEL = 3;
 const PROGRESS_INTERVAL_MS = 50;
 // Room that the memory may grow by, for the KV cache and the rest; only what is used is taken.
 const WORK_BYTES = 1 << 30;
-const MAX_PAGES = 65535;
+// What the shared modules are linked for: 2 GiB.
+const MAX_PAGES = 32768;
 
 const worker = /** @type {DedicatedWorkerGlobalScope} */ (/** @type {unknown} */ (self));
 
@@ -66,8 +67,9 @@ async function load({ version, root, model, shared, port }) {
   const progress = new Progress(files.reduce((sum, file) => sum + file.bytes, 0));
 
   const memory = shared ? allocateShared(plan.weightsBytes) : null;
-  const weights = memory ? memory.buffer : allocate(plan.weightsBytes);
-  const base = memory ? WASM.weights_base : 0;
+  const weights = memory
+    ? new Uint8Array(memory.buffer, WASM.weights_base, plan.weightsBytes)
+    : allocate(plan.weightsBytes);
   /** @type {Uint8Array<ArrayBuffer> | undefined} */
   let tokenizer;
   const offsets = new Map();
@@ -80,7 +82,7 @@ async function load({ version, root, model, shared, port }) {
       const { bytes, fresh } = await obtain(folder, entry, { store, progress, signal: abort.signal });
       if (fresh && store) await keep(store, entry, bytes);
       if (entry === plan.tokenizer) tokenizer = bytes;
-      else new Uint8Array(weights).set(bytes, base + offsets.get(entry));
+      else weights.set(bytes, offsets.get(entry));
     }
   };
   try {
@@ -97,7 +99,6 @@ async function load({ version, root, model, shared, port }) {
     manifest,
     tokenizer: /** @type {Uint8Array<ArrayBuffer>} */ (tokenizer),
     weights,
-    base,
     memory,
     stats: {
       bytes: progress.total,
@@ -106,7 +107,7 @@ async function load({ version, root, model, shared, port }) {
     },
   };
   const transfer = [manifest.buffer, message.tokenizer.buffer];
-  if (weights instanceof ArrayBuffer) transfer.push(weights);
+  if (weights.buffer instanceof ArrayBuffer) transfer.push(weights.buffer);
   port.postMessage(message, transfer);
 }
 
@@ -270,7 +271,7 @@ function allocateShared(bytes) {
 /** @param {number} bytes */
 function allocate(bytes) {
   try {
-    return new ArrayBuffer(bytes);
+    return new Uint8Array(bytes);
   } catch (error) {
     throw noMemory(bytes, error);
   }

@@ -5,7 +5,7 @@
 /** @typedef {"runtime" | "numpy" | "package" | "weights" | "self_test" | "upload" | "compile" | "ready"} Stage */
 /** @typedef {"bytes" | "steps"} Unit */
 /** @typedef {"stop_token" | "stop_string" | "max_tokens" | "context_full" | "cancelled" | "invalid_utf8"} Reason */
-/** @typedef {"input.text" | "input.character" | "input.json" | "input.model" | "input.params" | "input.token_id" | "input.budget" | "template.role" | "template.content" | "template.order" | "format.gguf" | "format.safetensors" | "format.tokenizer_file" | "format.manifest" | "format.model_file" | "format.transcript" | "format.unsupported" | "asset.unreachable" | "asset.hash" | "asset.not_stored" | "device.insecure_context" | "device.no_webgpu" | "device.limit" | "device.lost" | "device.out_of_memory" | "device.self_test" | "device.bad_logits" | "device.worker" | "protocol.message" | "protocol.version" | "protocol.state" | "protocol.internal" | "cancelled"} Code */
+/** @typedef {"input.text" | "input.character" | "input.json" | "input.model" | "input.params" | "input.token_id" | "input.budget" | "template.role" | "template.content" | "template.order" | "format.gguf" | "format.safetensors" | "format.tokenizer_file" | "format.manifest" | "format.model_file" | "format.transcript" | "format.unsupported" | "asset.unreachable" | "asset.hash" | "asset.not_stored" | "device.insecure_context" | "device.no_webgpu" | "device.no_wasm" | "device.limit" | "device.lost" | "device.out_of_memory" | "device.self_test" | "device.bad_logits" | "device.worker" | "protocol.message" | "protocol.version" | "protocol.state" | "protocol.internal" | "cancelled"} Code */
 /** @typedef {{role: string; content: Uint8Array<ArrayBuffer>}} Turn */
 /** Boot, wait for the model on `port`, make the engine.
  * - `version`: PROTOCOL_VERSION of the page
@@ -34,11 +34,10 @@
 /** A model's files, each of the recorded size and hash.
  * - `manifest`: manifest.json
  * - `tokenizer`: tokenizer.slm2tok
- * - `weights`: from `base` on, the shards, one after the other
- * - `base`: of the weights in `weights`
- * - `memory`: whose buffer `weights` is; null where no memory is shared
+ * - `weights`: the shards, one after the other
+ * - `memory`: which `weights` is a view of; null where no memory is shared
  * - `stats`: bytes, cached_bytes, weights_ms
- * @typedef {{type: "model"; manifest: Uint8Array<ArrayBuffer>; tokenizer: Uint8Array<ArrayBuffer>; weights: ArrayBuffer | SharedArrayBuffer; base: number; memory: WebAssembly.Memory | null; stats: Record<string, any>}} ModelMessage */
+ * @typedef {{type: "model"; manifest: Uint8Array<ArrayBuffer>; tokenizer: Uint8Array<ArrayBuffer>; weights: Uint8Array; memory: WebAssembly.Memory | null; stats: Record<string, any>}} ModelMessage */
 /** How far a stage of loading is.
  * - `stage`: which
  * - `done`: of `total`; equal to it when the stage has ended
@@ -247,6 +246,11 @@ export const ERRORS = {
     "meaning": "This browser offers no WebGPU adapter.",
     "remedy": "Use a browser with WebGPU enabled."
   },
+  "device.no_wasm": {
+    "class": "DeviceError",
+    "meaning": "WebAssembly with SIMD is not to be had.",
+    "remedy": "Use a current browser; on the command line install the package wasmtime."
+  },
   "device.limit": {
     "class": "DeviceError",
     "meaning": "The GPU's limits are too small for this model.",
@@ -259,7 +263,7 @@ export const ERRORS = {
   },
   "device.out_of_memory": {
     "class": "DeviceError",
-    "meaning": "The GPU ran out of memory.",
+    "meaning": "The browser or the GPU ran out of memory.",
     "remedy": "Close other tabs and reload."
   },
   "device.self_test": {
@@ -356,6 +360,7 @@ const ENUMS = {
     "asset.not_stored",
     "device.insecure_context",
     "device.no_webgpu",
+    "device.no_wasm",
     "device.limit",
     "device.lost",
     "device.out_of_memory",
@@ -463,8 +468,7 @@ const CHANNELS = {
     "model": {
       "manifest": "file",
       "tokenizer": "file",
-      "weights": "buffer",
-      "base": "uint",
+      "weights": "view",
       "memory": "memory?",
       "stats": "object"
     }
@@ -480,7 +484,7 @@ const ALLOWED = {
   "file": "bytes in unshared memory",
   "object": "an object",
   "params": "an object of finite numbers, strings, bytes and lists of bytes",
-  "buffer": "an ArrayBuffer or a SharedArrayBuffer",
+  "view": "a Uint8Array",
   "memory": "a shared WebAssembly.Memory",
   "control": "a SharedArrayBuffer of 4 bytes",
   "port": "a MessagePort"
@@ -586,7 +590,7 @@ const IS = {
   file: isBytes,
   object: isObject,
   params: (value) => isObject(value) && Object.values(value).every(isParam),
-  buffer: (value) => value instanceof ArrayBuffer || isShared(value),
+  view: (value) => value instanceof Uint8Array,
   memory: (value) => value instanceof WebAssembly.Memory && isShared(value.buffer),
   control: (value) => isShared(value) && value.byteLength === CONTROL_BYTES,
   port: (value) => typeof value?.postMessage === "function",

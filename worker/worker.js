@@ -99,9 +99,8 @@ async function load({ version, root, executor, control: words, port }) {
   }
   control = words && new Int32Array(words);
   const [booted, model] = await Promise.all([boot(new URL(root), tellProgress), receiveModel(port)]);
-  const { manifest, tokenizer, weights, base, memory, stats } = model;
-  const view = new Uint8Array(weights, base);
-  const loading = booted.engine.load(manifest, tokenizer, view, memory, executor, tellProgress);
+  const { manifest, tokenizer, weights, memory, stats } = model;
+  const loading = booted.engine.load(manifest, tokenizer, weights, memory, executor, tellProgress);
   const info = unwrap(await loading);
   engine = booted.engine;
   info.timings = {
@@ -110,7 +109,7 @@ async function load({ version, root, executor, control: words, port }) {
     ...info.timings,
     total_ms: performance.now() - start,
   };
-  info.memory = { ...info.memory, python_heap_bytes: booted.heapBytes(), weights_bytes: view.byteLength };
+  info.memory = { ...info.memory, python_heap_bytes: booted.heapBytes(), weights_bytes: weights.byteLength };
   info.memory.weights_shared = memory !== null;
   state = "ready";
   tellPage({ type: "ready", info });

@@ -13,7 +13,7 @@ this list, and imports look back up it only:
     session       the loop that joins the stages
     transcript    what a run was, in one JSON
     protocol      the messages between page and worker
-    bridge        the browser's side (the only module that imports `js` or `pyodide`)
+    bridge        the browser's side (the only folder that imports `js` or `pyodide`)
     cli, compile  offline: the command line, and the compilers that make a packed model
 """
 

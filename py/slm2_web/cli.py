@@ -47,7 +47,7 @@ EXIT_BROKEN_PIPE: Final = 141  # nobody reads stdout any more
 
 MAX_INPUT_BYTES: Final = 64 << 20
 MAX_LOGITS: Final = 1 << 22
-EXECUTORS: Final = ("reference", "webgpu")
+EXECUTORS: Final = ("reference", "wasm", "webgpu")
 
 _MODELS_VARIABLE: Final = "SLM2_MODELS"
 
@@ -462,6 +462,10 @@ class _Engine:
             from slm2_web.forward2.native import native_executor
 
             executor = await native_executor(packed, max_seq_len=max_seq_len)
+        elif kind == "wasm":
+            from slm2_web.forward2.native_wasm import native_wasm_executor
+
+            executor = await native_wasm_executor(packed, max_seq_len=max_seq_len)
         else:
             from slm2_web.forward2.reference import ReferenceExecutor
 

@@ -85,7 +85,7 @@ TYPES: Final[Mapping[str, tuple[str, str]]] = {
         "an object of finite numbers, strings, bytes and lists of bytes",
         "Record<string, number | string | Uint8Array | Uint8Array[]>",
     ),
-    "buffer": ("an ArrayBuffer or a SharedArrayBuffer", "ArrayBuffer | SharedArrayBuffer"),
+    "view": ("a Uint8Array", "Uint8Array"),
     "memory": ("a shared WebAssembly.Memory", "WebAssembly.Memory"),
     "control": (f"a SharedArrayBuffer of {CONTROL_BYTES} bytes", "SharedArrayBuffer"),
     "port": ("a MessagePort", "MessagePort"),
@@ -167,9 +167,8 @@ MESSAGES: Final = (
         (
             Field("manifest", "file", "manifest.json"),
             Field("tokenizer", "file", "tokenizer.slm2tok"),
-            Field("weights", "buffer", "from `base` on, the shards, one after the other"),
-            Field("base", "uint", "of the weights in `weights`"),
-            Field("memory", "memory?", "whose buffer `weights` is; null where no memory is shared"),
+            Field("weights", "view", "the shards, one after the other"),
+            Field("memory", "memory?", "which `weights` is a view of; null where no memory is shared"),
             Field("stats", "object", "bytes, cached_bytes, weights_ms"),
         ),
     ),
@@ -317,7 +316,7 @@ def _is(value: object, kind: str) -> bool:
             return isinstance(value, Mapping)
         case "params":
             return isinstance(value, Mapping) and all(_is_param(v) for v in value.values())
-        case "buffer":
+        case "view":
             return isinstance(value, bytearray | memoryview)
         case "memory":
             return callable(getattr(value, "grow", None))
@@ -456,7 +455,7 @@ const IS = {
   file: isBytes,
   object: isObject,
   params: (value) => isObject(value) && Object.values(value).every(isParam),
-  buffer: (value) => value instanceof ArrayBuffer || isShared(value),
+  view: (value) => value instanceof Uint8Array,
   memory: (value) => value instanceof WebAssembly.Memory && isShared(value.buffer),
   control: (value) => isShared(value) && value.byteLength === CONTROL_BYTES,
   port: (value) => typeof value?.postMessage === "function",

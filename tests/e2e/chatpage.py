@@ -48,8 +48,11 @@ class ChatPage:
 
     def reply(self, text: str) -> dict[str, Any]:
         """Asks, waits, and gives the transcript of the reply."""
-        self.ask(text).wait("busy").wait("ready")
-        return self.transcript()
+        offers = self.page.get_by_role("button", name="Save transcript")
+        n = offers.count()
+        self.ask(text)
+        expect(offers).to_have_count(n + 1, timeout=TIMEOUT_MS)
+        return self.wait("ready").transcript()
 
     def transcript(self) -> dict[str, Any]:
         """The file that the last reply offers."""
@@ -79,7 +82,7 @@ class ChatPage:
 
     def stages(self) -> dict[str, str]:
         """The table of loading: stage -> figure."""
-        lines = self.page.locator("#stages li")
+        lines = self.page.locator("#stages li:not([hidden])")
         figures = lines.evaluate_all(
             "lines => lines.map(e => [e.dataset.stage, e.querySelector('.figure').textContent])"
         )

@@ -122,7 +122,7 @@ def test_everything_can_be_reached_by_tab(chat: ChatPage) -> None:
 def test_window_of_conversation_follows_only_who_reads_along(chat: ChatPage) -> None:
     page = chat.page
     page.set_viewport_size({"width": 400, "height": 420})
-    chat.set(max_tokens="40").ask("Count from one to twenty.\n" * 6).wait("busy")
+    chat.set(max_tokens="300").ask("Write a long story about the sea.\n" * 6).wait("busy")
     expect(page.locator(".reply .text").last).not_to_be_empty(timeout=60_000)
     page.locator("#page").evaluate("(e) => (e.scrollTop = 0)")
     latest = page.get_by_role("button", name="Latest")

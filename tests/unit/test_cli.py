@@ -87,7 +87,16 @@ def spawn(arguments: Sequence[str], models: Path, **more: Any) -> subprocess.Pop
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "py"), "SLM2_MODELS": str(models)}
     pipe = subprocess.PIPE
     command = [sys.executable, "-m", "slm2_web.cli", *arguments]
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, **more)
+    # Whoever runs the tests in the background has them ignore Ctrl-C, and that is inherited.
+    return subprocess.Popen(
+        command,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        env=environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        **more,
+    )
 
 
 # --- text and ids ----------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def test_imports_look_back(path: Path) -> None:
     assert stage in ORDER, f"{stage} is not in the list of slm2_web/__init__.py"
     for line, module in imports(path):
         if module.split(".")[0] in BROWSER_MODULES:
-            assert stage == "bridge", f"{path}:{line}: only bridge.py imports {module}"
+            assert stage == "bridge", f"{path}:{line}: only bridge imports {module}"
         if module.startswith("slm2_web.") and module != "slm2_web.__version__":
             assert stage_of(module) in ORDER, f"{module} is not in the list of slm2_web/__init__.py"
             assert ORDER[stage_of(module)] <= ORDER[stage], f"{path}:{line}: {stage} comes before {module}"

@@ -70,8 +70,7 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
             "type": "model",
             "manifest": {"$bytes": 1},
             "tokenizer": {"$bytes": 0},
-            "weights": {"$buffer": 4},
-            "base": 0,
+            "weights": {"$view": 4},
             "memory": None,
             "stats": {},
         },
@@ -150,7 +149,7 @@ def _decode(value: Any) -> Any:
 
 _MAKERS: dict[str, Any] = {
     "$bytes": bytes,
-    "$buffer": bytearray,
+    "$view": bytearray,
     "$shared": bytearray,
     "$port": lambda _: _Port(),
     "$nan": lambda _: float("nan"),
@@ -161,7 +160,7 @@ const text = await new Promise((resolve) => {
   let all = ""; process.stdin.on("data", (d) => (all += d)); process.stdin.on("end", () => resolve(all)); });
 const { source, cases } = JSON.parse(text);
 const { check, errorFrom, ERRORS } = await import("data:text/javascript;base64," + source);
-const makers = { $bytes: (n) => new Uint8Array(n), $buffer: (n) => new ArrayBuffer(n),
+const makers = { $bytes: (n) => new Uint8Array(n), $view: (n) => new Uint8Array(n),
   $shared: (n) => new SharedArrayBuffer(n), $port: () => new MessageChannel().port1, $nan: () => NaN };
 const decode = (v) => {
   if (Array.isArray(v)) return v.map(decode);

@@ -1,7 +1,7 @@
 /**
  * Replays recorded programs on a WebGPU device: one call from Python for a whole forward pass.
  *
- * Python (bridge.py) makes the device, the buffers, the pipelines and the bind groups, and hands them over once;
+ * Python (bridge/webgpu.py) makes the device, the buffers, the pipelines and the bind groups, and hands them over once;
  * what is left here is the loop that runs for each token, and the care for a device that fails.
  */
 
@@ -11,7 +11,7 @@
  * @typedef {{pipeline: GPUComputePipeline, group: GPUBindGroup, grid: [Extent, Extent, Extent]}} Command
  */
 
-/** An error whose name is one of our error codes; bridge.py turns it into a DeviceError. */
+/** An error whose name is one of our error codes; bridge/ turns it into a DeviceError. */
 class ReplayError extends Error {
   /**
    * @param {string} code

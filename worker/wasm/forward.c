@@ -492,7 +492,7 @@ static void attn_values(const u32 *c, const u32 *b, const Step *step, u32 t, u32
 
 // --- the walk -------------------------------------------------------------------------------------------------
 
-#ifdef THREADS
+#ifdef __wasm_atomics__
 static inline u32 claim(Turn *turn, u32 n_threads, u32 *mine) {
   (void)n_threads, (void)mine;
   return __atomic_fetch_add(&turn->next, 1, __ATOMIC_RELAXED);

@@ -14,7 +14,7 @@ import { AssetError, DeviceError, WASM } from "../protocol.js";
  *   scratch: number, scratch_bytes: number, stacks: number, stack_bytes: number}} Areas */
 
 const PAGE_BYTES = WASM.page_bytes;
-const MAX_PAGES = 65535;
+const MAX_PAGES = 32768;
 
 /** Words of the shared control block. */
 export const WORDS = Object.freeze({ generation: 0, idle: 1, quit: 2, ops: 3, n_ops: 4 });
@@ -36,6 +36,7 @@ export class Pool {
   #areas = null;
   #module;
   #stopped = false;
+  #shared;
 
   /** @param {WebAssembly.Module} module @param {WebAssembly.Instance} instance @param {WebAssembly.Memory} memory
    * @param {number} end first free byte @param {number} nThreads */
@@ -45,14 +46,14 @@ export class Pool {
     this.#module = module;
     this.#exports = instance.exports;
     this.#end = end;
-    const shared = nThreads > 1;
-    this.#words = new Int32Array(shared ? new SharedArrayBuffer(4 * N_WORDS) : new ArrayBuffer(4 * N_WORDS));
+    this.#shared = typeof SharedArrayBuffer === "function" && memory.buffer instanceof SharedArrayBuffer;
+    this.#words = new Int32Array(this.#shared ? new SharedArrayBuffer(4 * N_WORDS) : new ArrayBuffer(4 * N_WORDS));
   }
 
   /** A pool on the shared memory that holds the weights from `base` to `end`, or, without one, on a plain memory
    * that they are copied into.
    *
-   * Throws AssetError `asset.unreachable`, DeviceError `device.out_of_memory`.
+   * Throws AssetError `asset.unreachable`, DeviceError `device.no_wasm`, `device.out_of_memory`.
    * @param {URL} root @param {WebAssembly.Memory | null} shared @param {Uint8Array} weights
    * @param {number} base @param {number} end @param {number} nThreads */
   static async create(root, shared, weights, base, end, nThreads) {
@@ -114,9 +115,11 @@ export class Pool {
     this.#words[WORDS.idle] = this.nThreads - 1;
   }
 
-  /** Runs a program; gives `size` bytes of logits.
+  /** Runs a program; gives `size` bytes of logits. The thread is busy meanwhile; without shared memory messages
+   * (a cancel) are let in first, since no shared word can tell of them.
    * @param {number} ops @param {number} nOps @param {number[]} step @param {number[]} ids @param {number} size */
-  run(ops, nOps, step, ids, size) {
+  async run(ops, nOps, step, ids, size) {
+    if (!this.#shared) await nextTask();
     const areas = /** @type {Areas} */ (this.#areas);
     if (this.#stopped) throw new DeviceError("device.lost", "the threads have been stopped");
     this.#awaitIdle();
@@ -154,6 +157,19 @@ export class Pool {
   }
 }
 
+/** Lets what is queued run. A channel's message, since timers wait longer.
+ * @returns {Promise<void>} */
+function nextTask() {
+  return new Promise((resolve) => {
+    const { port1, port2 } = new MessageChannel();
+    port1.onmessage = () => {
+      port1.close();
+      resolve();
+    };
+    port2.postMessage(null);
+  });
+}
+
 /** @param {URL} url */
 async function compile(url) {
   const response = await fetch(url).catch((error) => {
@@ -163,7 +179,11 @@ async function compile(url) {
     const detail = { url: url.href, status: response.status };
     throw new AssetError("asset.unreachable", `${url}: HTTP status ${response.status}`, detail);
   }
-  return WebAssembly.compile(await response.arrayBuffer());
+  try {
+    return await WebAssembly.compile(await response.arrayBuffer());
+  } catch (error) {
+    throw new DeviceError("device.no_wasm", `${url}: ${error}`, { url: url.href });
+  }
 }
 
 /** @param {number} bytes */

@@ -8,7 +8,7 @@ import { runThread, WORDS } from "./pool.js";
 
 const worker = /** @type {DedicatedWorkerGlobalScope} */ (/** @type {unknown} */ (self));
 
-worker.onmessage = async ({ data }) => {
+worker.onmessage = async (/** @type {MessageEvent} */ { data }) => {
   const { module, memory, words, areas, thread, n_threads: nThreads } = /** @type {Start} */ (data);
   const instance = await WebAssembly.instantiate(module, { env: { memory } });
   const exports = /** @type {Record<string, any>} */ (instance.exports);

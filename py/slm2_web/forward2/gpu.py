@@ -1,7 +1,7 @@
 """The WebGPU executor: a plan's buffers, pipelines and programs on a backend that speaks WebGPU.
 
-There are two backends: `bridge.py` (the browser's WebGPU through pyodide.ffi) and `native.py` (wgpu-native,
-outside a browser). A program is a recorded list of dispatches; running programs is one call.
+There are two backends: `bridge/webgpu.py` (the browser's WebGPU through pyodide.ffi) and `native.py`
+(wgpu-native, outside a browser). A program is a recorded list of dispatches; running programs is one call.
 """
 
 from __future__ import annotations

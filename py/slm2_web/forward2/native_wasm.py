@@ -23,16 +23,22 @@ from slm2_web.forward2.wasm import (
 )
 from slm2_web.packed import PackedModel
 
-MAX_PAGES = 65535
+MAX_PAGES = 32768
 MODULES = Path(__file__).parents[3] / "worker" / "wasm"
 
 
 class NativeWasmBackend:
-    """A `WasmBackend` on wasmtime: `n_threads` threads on a shared memory, or one on a plain one (0)."""
+    """A `WasmBackend` on wasmtime: `n_threads` threads on a shared memory, or one on a plain one (0).
+
+    Raises: DeviceError `device.no_wasm` when the package is missing.
+    """
 
     def __init__(self, weights: Any, n_threads: int) -> None:
-        import wasmtime
-
+        try:
+            import wasmtime
+        except ImportError as error:
+            message = f"the package `wasmtime` is not installed: {error}"
+            raise DeviceError("device.no_wasm", message) from None
         shared = n_threads > 0
         self.n_threads = max(n_threads, 1)
         self.adapter = f"wasmtime, {self.n_threads} threads" if shared else "wasmtime, plain memory"
@@ -48,11 +54,11 @@ class NativeWasmBackend:
         self._memory: Any = _shared_memory(engine, kind) if shared else wasmtime.Memory(stores[0], kind)
         self._store = stores[0]
         self._shared = shared
-        self._threads = [
+        self._threads: list[tuple[Any, Any]] = [
             (store, wasmtime.Instance(store, module, [self._memory]).exports(store)) for store in stores
         ]
         self._pool = ThreadPoolExecutor(self.n_threads)
-        self._end = WEIGHTS_BASE + weights.size
+        self._end: int = WEIGHTS_BASE + weights.size
         self.write(WEIGHTS_BASE, weights)
 
     def _bytes(self) -> Any:
