@@ -5,7 +5,7 @@
 /** @typedef {"runtime" | "numpy" | "package" | "weights" | "self_test" | "upload" | "compile" | "ready"} Stage */
 /** @typedef {"bytes" | "steps"} Unit */
 /** @typedef {"stop_token" | "stop_string" | "max_tokens" | "context_full" | "cancelled" | "invalid_utf8"} Reason */
-/** @typedef {"input.text" | "input.character" | "input.json" | "input.model" | "input.params" | "input.token_id" | "input.budget" | "template.role" | "template.content" | "template.order" | "format.gguf" | "format.tokenizer_file" | "format.manifest" | "format.model_file" | "format.transcript" | "format.unsupported" | "asset.unreachable" | "asset.hash" | "asset.not_stored" | "device.insecure_context" | "device.no_webgpu" | "device.no_wasm" | "device.limit" | "device.lost" | "device.out_of_memory" | "device.self_test" | "device.bad_logits" | "device.worker" | "protocol.message" | "protocol.version" | "protocol.state" | "protocol.internal" | "cancelled"} Code */
+/** @typedef {"input.text" | "input.character" | "input.json" | "input.model" | "input.params" | "input.token_id" | "input.budget" | "template.role" | "template.content" | "template.order" | "format.gguf" | "format.safetensors" | "format.tokenizer_file" | "format.manifest" | "format.model_file" | "format.transcript" | "format.unsupported" | "asset.unreachable" | "asset.hash" | "asset.not_stored" | "device.insecure_context" | "device.no_webgpu" | "device.no_wasm" | "device.limit" | "device.lost" | "device.out_of_memory" | "device.self_test" | "device.bad_logits" | "device.worker" | "protocol.message" | "protocol.version" | "protocol.state" | "protocol.internal" | "cancelled"} Code */
 /** @typedef {{role: string; content: Uint8Array<ArrayBuffer>}} Turn */
 /** Boot, wait for the model on `port`, make the engine.
  * - `version`: PROTOCOL_VERSION of the page
@@ -191,6 +191,11 @@ export const ERRORS = {
     "meaning": "The GGUF file is damaged or not a GGUF file.",
     "remedy": "Fetch the file again."
   },
+  "format.safetensors": {
+    "class": "FormatError",
+    "meaning": "The safetensors file, or a file beside it, is damaged.",
+    "remedy": "Fetch the model's files again."
+  },
   "format.tokenizer_file": {
     "class": "FormatError",
     "meaning": "The tokenizer file is damaged.",
@@ -344,6 +349,7 @@ const ENUMS = {
     "template.content",
     "template.order",
     "format.gguf",
+    "format.safetensors",
     "format.tokenizer_file",
     "format.manifest",
     "format.model_file",

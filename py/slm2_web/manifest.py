@@ -43,6 +43,26 @@ MAX_MANIFEST_BYTES = 4 << 20
 
 TensorType = Literal["f32", "q8_0", "q4_0", "q4_1"]
 
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What a family of networks has besides what all have: further tensors of a layer, and what they do."""
+
+    qkv_bias: bool = False  # `layers.N.qkv_bias` is added to q, k and v
+    head_norm: bool = False  # `layers.N.qk_norm`: RMSNorm of each head of q and k, before RoPE
+
+    def __post_init__(self) -> None:
+        # One kernel does what there is to do before RoPE; none does both, since no known network asks for it.
+        assert not (self.qkv_bias and self.head_norm)
+
+
+# All are decoders of RMSNorm, RoPE on halves of a head, grouped-query attention and SwiGLU.
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "llama": Architecture(),
+    "qwen2": Architecture(qkv_bias=True),
+    "qwen3": Architecture(head_norm=True),
+}
+
 # Bytes of each plane per block of 32 values.
 PLANE_BYTES: Mapping[str, Mapping[str, int]] = {
     "f32": {"values": 128},
@@ -75,6 +95,11 @@ class ModelConfig:
     vocab_size: int
     norm_eps: float
     max_seq_len: int
+
+    @property
+    def network(self) -> Architecture:
+        """What the architecture has besides what all have."""
+        return ARCHITECTURES[self.architecture]
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +219,14 @@ def _config(raw: dict[str, Any]) -> ModelConfig:
     def number(key: str, high: int) -> int:
         return _integer(raw.get(key), f"config.{key}", 1, high)
 
+    architecture = raw.get("architecture")
+    if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
+        raise _bad("config.architecture", _show(architecture), " | ".join(ARCHITECTURES))
     eps = raw.get("norm_eps")
     if not isinstance(eps, float) or not 0 < eps < 1:
         raise _bad("config.norm_eps", _show(eps), "a number between 0 and 1")
     config = ModelConfig(
-        architecture=_string(raw.get("architecture"), "config.architecture", 100),
+        architecture=architecture,
         dim=number("dim", 1 << 16),
         hidden_dim=number("hidden_dim", 1 << 18),
         n_layers=number("n_layers", 1024),

@@ -45,6 +45,16 @@ _MATMUL = Kernel(
     workgroup=64,
 )
 
+_ROPE_KV: Mapping[str, Access] = {
+    "qkv": "read",
+    "rope": "read",
+    "qq": "write",
+    "qs": "write",
+    "kvq": "write",
+    "kvs": "write",
+}
+_HEADS = ("N_HEADS", "N_KV_HEADS", "HEAD_DIM", "MAX_SEQ")
+
 KERNELS: Mapping[str, Kernel] = {
     "embed_q4_0": _EMBED,
     "embed_q4_1": _EMBED,
@@ -59,20 +69,18 @@ KERNELS: Mapping[str, Kernel] = {
     "matmul_q4_0": _MATMUL,
     "matmul_q4_1": _MATMUL,
     "matmul_q8_0": _MATMUL,
-    "rope_kv": Kernel(
-        {"qkv": "read", "rope": "read", "qq": "write", "qs": "write", "kvq": "write", "kvs": "write"},
-        ("N_HEADS", "N_KV_HEADS", "HEAD_DIM", "MAX_SEQ"),
-        workgroup=64,
-    ),
+    "rope_kv": Kernel(_ROPE_KV, _HEADS, workgroup=64),
+    "bias_rope_kv": Kernel({**_ROPE_KV, "bias": "read"}, _HEADS, workgroup=64),
+    "norm_rope_kv": Kernel({**_ROPE_KV, "weight": "read"}, (*_HEADS, "INV_HEAD_DIM", "EPS"), workgroup=64),
     "attn_scores": Kernel(
         {"qq": "read", "qs": "read", "kvq": "read", "kvs": "read", "scores": "write"},
-        ("N_HEADS", "N_KV_HEADS", "HEAD_DIM", "MAX_SEQ", "SCALE"),
+        (*_HEADS, "SCALE"),
         workgroup=64,
     ),
     "attn_softmax": Kernel({"scores": "write", "norm": "write"}, ("N_HEADS", "MAX_SEQ"), workgroup=64),
     "attn_values": Kernel(
         {"scores": "read", "norm": "read", "kvq": "read", "kvs": "read", "y": "write"},
-        ("N_HEADS", "N_KV_HEADS", "HEAD_DIM", "MAX_SEQ"),
+        _HEADS,
         workgroup=64,
     ),
 }

@@ -1,6 +1,6 @@
 """A model's manifest as a list of dispatches: pure data, the same for every executor.
 
-    embed -> n_layers x [ norm+quantize -> qkv -> rope+cache
+    embed -> n_layers x [ norm+quantize -> qkv -> (+ bias | head norm) rope+cache
                           -> scores -> softmax -> values -> quantize -> out(+)
                           -> norm+quantize -> gate,up -> silu*mul+quantize -> down(+) ]
           -> norm+quantize -> logits
@@ -270,10 +270,11 @@ class _Builder:
             ):
                 yield from self.matmul(name, "qkv", stride=qkv_width, offset=offset, tile=tile)
                 offset += self.manifest.tensors[name].shape[0]
+            before_rope, more, weights = self.before_rope(layer)
             yield _dispatch(
-                "rope_kv",
-                grouped,
-                (qkv, rope, qq, qs, kvq, kvs),
+                before_rope + "rope_kv",
+                {**grouped, **more},
+                (qkv, rope, qq, qs, kvq, kvs, *weights),
                 (Extent("one", qkv_width // GROUP, 64), Extent("n_tokens"), ONE),
             )
             yield _dispatch(
@@ -322,6 +323,19 @@ class _Builder:
         output = "output" if "output" in self.manifest.tensors else "embed"
         yield self.norm("final_norm", self.buffer("x", self.max_chunk_tokens * config.dim * 4), config.dim)
         yield from self.matmul(output, "logits", stride=config.vocab_size, tile=1, last=True)
+
+    def before_rope(self, layer: str) -> tuple[str, Mapping[str, float], tuple[Binding, ...]]:
+        """What is done to q, k and v before RoPE: the kernel's prefix, its further constants and bindings."""
+        config = self.manifest.config
+        if config.network.qkv_bias:
+            return "bias_", {}, (self.weight(f"{layer}.qkv_bias", "values"),)
+        if config.network.head_norm:
+            constants = {
+                "INV_HEAD_DIM": float(np.float32(1.0 / config.head_dim)),
+                "EPS": float(np.float32(config.norm_eps)),
+            }
+            return "norm_", constants, (self.weight(f"{layer}.qk_norm", "values"),)
+        return "", {}, ()
 
     def stored(self, fused: str, separate: Sequence[str]) -> Sequence[str]:
         """The name of a fused tensor, or those of its parts, whichever the model holds."""

@@ -139,14 +139,43 @@ def _matmul(
         place[:] = place + total if c["ADD"] else total
 
 
-def _rope_kv(
-    step: Step, c: Constants, qkv: Bytes, rope: Bytes, qq: Bytes, qs: Bytes, kvq: Bytes, kvs: Bytes
-) -> None:
+def _heads(step: Step, c: Constants, qkv: Bytes) -> F32:
+    """q, k and v as f32[n_tokens, N_HEADS + 2 * N_KV_HEADS, HEAD_DIM]."""
+    units = c["N_HEADS"] + 2 * c["N_KV_HEADS"]
+    size = step.n_tokens * units * c["HEAD_DIM"]
+    return qkv.view(np.float32)[:size].reshape(step.n_tokens, units, c["HEAD_DIM"])
+
+
+def _rope_kv(step: Step, c: Constants, qkv: Bytes, *rest: Bytes) -> None:
     """Rotate q and k by position, halves of a head as pairs; quantise q, k and v; cache k and v."""
+    _rotate(step, c, _heads(step, c, qkv), *rest)
+
+
+def _bias_rope_kv(step: Step, c: Constants, qkv: Bytes, *rest: Bytes) -> None:
+    """`rope_kv` of qkv + bias."""
+    *places, bias = rest
+    heads = _heads(step, c, qkv)
+    _rotate(step, c, heads + bias.view(np.float32).reshape(heads.shape[1:]), *places)
+
+
+def _norm_rope_kv(step: Step, c: Constants, qkv: Bytes, *rest: Bytes) -> None:
+    """`rope_kv` of qkv with each head of q and of k under RMSNorm: q's weights, then k's."""
+    *places, weight = rest
+    heads = _heads(step, c, qkv).copy()
+    q_weight, k_weight = weight.view(np.float32).reshape(2, c["HEAD_DIM"])
+    n_heads, n_kv = c["N_HEADS"], c["N_KV_HEADS"]
+    for part, w in ((slice(n_heads), q_weight), (slice(n_heads, n_heads + n_kv), k_weight)):
+        rows = heads[:, part].reshape(-1, c["HEAD_DIM"])
+        heads[:, part] = exactmath.rms_norm(rows, w, np.float32(c["EPS"])).reshape(heads[:, part].shape)
+    _rotate(step, c, heads, *places)
+
+
+def _rotate(
+    step: Step, c: Constants, rows: F32, rope: Bytes, qq: Bytes, qs: Bytes, kvq: Bytes, kvs: Bytes
+) -> None:
     n_heads, n_kv, head_dim, max_seq = c["N_HEADS"], c["N_KV_HEADS"], c["HEAD_DIM"], c["MAX_SEQ"]
     units = n_heads + 2 * n_kv
     half = head_dim // 2
-    rows = qkv.view(np.float32)[: step.n_tokens * units * head_dim].reshape(step.n_tokens, units, head_dim)
     table = rope.view(np.float32).reshape(-1, 1, half, 2)[step.pos : step.seq_len]
     cos, sin = table[..., 0], table[..., 1]
     turned = rows.copy()
@@ -269,6 +298,8 @@ REFERENCE: Mapping[str, Callable[..., None]] = {
     "matmul_q4_1": _typed(_matmul, "q4_1"),
     "matmul_q8_0": _typed(_matmul, "q8_0"),
     "rope_kv": _rope_kv,
+    "bias_rope_kv": _bias_rope_kv,
+    "norm_rope_kv": _norm_rope_kv,
     "attn_scores": _attn_scores,
     "attn_softmax": _attn_softmax,
     "attn_values": _attn_values,

@@ -172,6 +172,30 @@ def cases() -> Iterator[Case]:
         ),
         (Extent("one", width * head_groups, 64), Extent("n_tokens"), ONE),
     )
+    inv_head_dim = float(np.float32(1.0 / head_dim))
+    for name, constants, extra in (
+        ("bias_rope_kv", {}, _values(18, width * head_dim)),
+        (
+            "norm_rope_kv",
+            {"INV_HEAD_DIM": inv_head_dim, "EPS": float(np.float32(1e-6))},
+            _values(19, 2 * head_dim),
+        ),
+    ):
+        yield Case(
+            name,
+            name,
+            {**_HEADS, **constants},
+            (
+                _values(20, tokens * width * head_dim),
+                np.ascontiguousarray(rope).view(np.uint8).reshape(-1),
+                _blank(q_size),
+                _blank(q_size // GROUP * 4),
+                _blank(cache),
+                _blank(cache // GROUP * 4),
+                extra,
+            ),
+            (Extent("one", width * head_groups, 64), Extent("n_tokens"), ONE),
+        )
     kvq, kvs = _small_ints(11, cache), _scales(12, cache // GROUP)
     scores = tokens * n_heads * max_seq
     # Heads of two groups and of one: with one, the sum is a single term, which compilers see through best.

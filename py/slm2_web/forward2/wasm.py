@@ -54,6 +54,8 @@ KERNEL_NUMBERS: Mapping[str, int] = {
             "attn_scores",
             "attn_softmax",
             "attn_values",
+            "bias_rope_kv",
+            "norm_rope_kv",
         )
     )
 }
