@@ -20,7 +20,7 @@ settings.load_profile("patient")
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = "smollm2-135m"
-QWEN3_TOKENIZER = "qwen3-0.6b-tokenizer.json"
+QWEN3_TOKENIZER = "qwen3-0.6b/tokenizer.json"
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,15 @@ from slm2_web.compile.tokenizer import compile_gguf_tokenizer
 from slm2_web.compile.tokenizer_json import compile_tokenizer_json
 from slm2_web.tokenizer2.runs import Trusted, Untrusted
 from slm2_web.tokenizer2.tokenizer import Tokenizer
-from text_oracles import any_text, bpe_oracle, fuzz_texts, gguf_metadata, is_comparable, json_oracle, prose_and_code
+from text_oracles import (
+    any_text,
+    bpe_oracle,
+    fuzz_texts,
+    gguf_metadata,
+    is_comparable,
+    json_oracle,
+    prose_and_code,
+)
 from text_oracles import smuggling_texts, token_texts
 from tiny_bpe import as_gguf
 
@@ -42,7 +50,9 @@ def main(path: Path, count: int) -> int:
         tokenizer = Tokenizer.from_bytes(compile_gguf_tokenizer(as_gguf(metadata)))
         text_oracle, trusted_oracle = bpe_oracle(metadata, added=False), bpe_oracle(metadata, added=True)
         accept = is_comparable
-    markers = [tokenizer.token_bytes(i).decode() for i in range(tokenizer.n_tokens) if tokenizer.is_control(i)]
+    markers = [
+        tokenizer.token_bytes(i).decode() for i in range(tokenizer.n_tokens) if tokenizer.is_control(i)
+    ]
     chars = [c for c in map(chr, (*range(0xD800), *range(0xE000, 0x110000))) if accept(c)]
     n_different = 0
     for context in CONTEXTS:

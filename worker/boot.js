@@ -6,8 +6,9 @@
 // touching the requests. micropip installs the wheel with deps=False: its one dependency is already there.
 
 import { Replay } from "./gpu/replay.js";
-import { Pool } from "./wasm/pool.js";
+import { compile, Pool } from "./wasm/pool.js";
 import { AssetError, DeviceError } from "./protocol.js";
+import { TokenizerKernel } from "./wasm/tokenizer.js";
 
 /** @typedef {import("./protocol.js").Stage} Stage */
 /** @typedef {(stage: Stage, done: number, total: number, unit: "bytes" | "steps", cached?: number) => void} Tell */
@@ -76,13 +77,16 @@ export async function boot(root, tell) {
   return { engine, timings, heapBytes: () => pyodide._module.HEAPU8.length };
 }
 
-/** The JavaScript halves of the devices, for bridge/engine.py. @param {URL} root */
+/** The JavaScript halves of the devices and of the tokenizer, for bridge/engine.py. @param {URL} root */
 const hostOf = (root) => ({
   /** @param {GPUDevice} device */
   makeReplay: (device) => new Replay(device),
   /** @param {WebAssembly.Memory | null} memory @param {Uint8Array} weights @param {number} base
    * @param {number} end @param {number} nThreads */
   makePool: (memory, weights, base, end, nThreads) => Pool.create(root, memory, weights, base, end, nThreads),
+  /** @param {Uint8Array} file */
+  makeTokenizer: async (file) =>
+    TokenizerKernel.load(await compile(new URL("worker/wasm/tokenizer.wasm", root)), file),
 });
 
 /** site.json. @param {URL} root @returns {Promise<Site>} */

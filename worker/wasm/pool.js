@@ -171,7 +171,7 @@ function nextTask() {
 }
 
 /** @param {URL} url */
-async function compile(url) {
+export async function compile(url) {
   const response = await fetch(url).catch((error) => {
     throw new AssetError("asset.unreachable", `${url}: ${error}`, { url: url.href });
   });

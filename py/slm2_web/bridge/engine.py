@@ -13,6 +13,7 @@ from pyodide.ffi import JsException, to_js
 
 from slm2_web import __version__, transcript
 from slm2_web.bridge.convert import device_error, to_object
+from slm2_web.bridge.kernel import JsKernel
 from slm2_web.bridge.wasm import PoolBackend, wanted_threads
 from slm2_web.bridge.webgpu import WebGpuBackend
 from slm2_web.errors import DeviceError, ProtocolError, Slm2Error
@@ -28,6 +29,8 @@ from slm2_web.sampling2.params import parse_params
 from slm2_web.session import Delta, Done, Prefill, Session, Token
 from slm2_web.template2.machine import Template, template_for
 from slm2_web.template2.spec import Message
+from slm2_web.tokenizer2.kernel import KernelTokenizer
+from slm2_web.tokenizer2.tables import parse
 from slm2_web.tokenizer2.tokenizer import Tokenizer
 from slm2_web.transcript import Artifacts, Request
 
@@ -194,7 +197,8 @@ class Engine:
     """One model on one device, for worker.js.
 
     `host` makes the JavaScript halves of the devices: `makeReplay(device)` a Replay (worker/gpu/replay.js),
-    `makePool(memory, weights, base, end, nThreads)` a Pool (worker/wasm/pool.js).
+    `makePool(memory, weights, base, end, nThreads)` a Pool (worker/wasm/pool.js), and the tokenizer's:
+    `makeTokenizer(file)` a TokenizerKernel (worker/wasm/tokenizer.js).
     """
 
     def __init__(self, host: Any) -> None:
@@ -211,18 +215,20 @@ class Engine:
         progress.
         """
         loading = (weights, memory, emit)
-        return await _answer(self._load(manifest.to_bytes(), tokenizer.to_bytes(), executor, *loading))
+        return await _answer(self._load(manifest.to_bytes(), tokenizer, executor, *loading))
 
     async def _load(
-        self, manifest_bytes: bytes, tokenizer_bytes: bytes, kind: str, weights: Any, memory: Any, emit: Any
+        self, manifest_bytes: bytes, tokenizer_file: Any, kind: str, weights: Any, memory: Any, emit: Any
     ) -> dict[str, Any]:
         if self._model is not None:
             raise ProtocolError("protocol.state", "a model is loaded already")
         manifest = parse_manifest(manifest_bytes)
         check_tensors(manifest)
+        tokenizer_bytes = tokenizer_file.to_bytes()
         check_file(manifest.tokenizer, tokenizer_bytes)
         start = time.perf_counter()
-        tokenizer = Tokenizer.from_bytes(tokenizer_bytes)
+        tables = parse(tokenizer_bytes)
+        tokenizer = KernelTokenizer(tables, JsKernel(await self._host.makeTokenizer(tokenizer_file)))
         template = template_for(manifest.template, tokenizer)
         timings = {"tokenizer_ms": _since(start)}
         loading = _Loading(manifest, weights, memory, self._host, emit)

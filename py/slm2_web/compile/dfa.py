@@ -244,7 +244,9 @@ def main() -> None:
     for name in PATTERNS:
         automaton = split_automaton(name)
         n_states, n_classes = automaton.goto.shape
-        print(f"{name:10} {n_states:7} {automaton.n_char_states:19} {n_classes:13} {automaton.table_bytes:12}")
+        print(
+            f"{name:10} {n_states:7} {automaton.n_char_states:19} {n_classes:13} {automaton.table_bytes:12}"
+        )
 
 
 if __name__ == "__main__":

@@ -16,7 +16,16 @@ from slm2_web.compile.nfc import nfc_tables
 from slm2_web.compile.trie import double_array, hash_table, marker_automaton
 from slm2_web.errors import FormatError
 from slm2_web.tokenizer2.merge import Merger
-from slm2_web.tokenizer2.tables import MAX_TOKEN_BYTES, MAX_TOKENS, NO_TOKEN, Ids, Normalizer, Tables, int_view, pack
+from slm2_web.tokenizer2.tables import (
+    MAX_TOKEN_BYTES,
+    MAX_TOKENS,
+    NO_TOKEN,
+    Ids,
+    Normalizer,
+    Tables,
+    int_view,
+    pack,
+)
 
 # Bytes that a vocabulary may lack: no UTF-8 text holds C0, C1 and F5..FF; F1 and F2 open the planes 4 to 11,
 # which hold no character; the others are control characters (not tab, line feed, carriage return).
@@ -39,7 +48,9 @@ class Vocabulary:
     added: Mapping[str, tuple[int, bool]]  # marker's text -> (id, special)
     merges: Sequence[tuple[str, str]]
     optional_bytes: frozenset[int] = frozenset()
-    ignores_merges: bool = False  # whether a piece that is a token is that token, whatever the merges make of it
+    ignores_merges: bool = (
+        False  # whether a piece that is a token is that token, whatever the merges make of it
+    )
 
 
 def byte_alphabet() -> dict[str, int]:
@@ -133,7 +144,9 @@ def build(vocabulary: Vocabulary) -> bytes:
 def _spellings(vocabulary: Vocabulary) -> list[bytes]:
     """The bytes of each id; none for an id without a token."""
     place = vocabulary.vocab_place
-    n_tokens = 1 + max([*vocabulary.ordinary.values(), *(i for i, _ in vocabulary.added.values())], default=-1)
+    n_tokens = 1 + max(
+        [*vocabulary.ordinary.values(), *(i for i, _ in vocabulary.added.values())], default=-1
+    )
     if not 1 <= n_tokens <= MAX_TOKENS:
         raise unsupported(place, f"{n_tokens} ids", f"1 to {MAX_TOKENS}")
     spellings = [b""] * n_tokens

@@ -102,7 +102,9 @@ class Encoded:
         self._open = remaining
 
     def _encode(self, texts: _Texts) -> list[int]:
-        return self._tokenizer.encode(Trusted(data) if trusted else Untrusted(data) for data, trusted in texts)
+        return self._tokenizer.encode(
+            Trusted(data) if trusted else Untrusted(data) for data, trusted in texts
+        )
 
 
 def _stable_ids(tokenizer: Tokenizer, text: bytes) -> tuple[list[int], int]:

@@ -231,7 +231,9 @@ def parse(data: bytes | memoryview) -> Tables:
     return tables
 
 
-_TAGS = tuple("HEAD OFFS BLOB BYTE MERG ADDT PBAS PSLT WORD MCLS MGTO MEND SCLS SNXT SFLG NIDX NBLK NREC NDEC NCMP".split())
+_TAGS = tuple(
+    "HEAD OFFS BLOB BYTE MERG ADDT PBAS PSLT WORD MCLS MGTO MEND SCLS SNXT SFLG NIDX NBLK NREC NDEC NCMP".split()
+)
 _LIMITS = {
     "n_tokens": (1, MAX_TOKENS),
     "n_merges": (1, MAX_TOKENS),
@@ -287,7 +289,9 @@ def _check_byte_ids(tables: Tables, is_added: NDArray[np.bool_]) -> None:
         raise container.damaged("BYTE", "a token of other bytes", "tokens of just that byte")
     # NFC makes bytes that the text did not have; those of UTF-8 are all but C0, C1 and F5 to FF.
     if tables.normalizer == "nfc-9.0" and np.any(np.delete(tables.byte_ids, _NEVER_IN_UTF8) == NO_TOKEN):
-        raise container.damaged("BYTE", "no token for a byte of UTF-8", "one for each, as the file normalizes")
+        raise container.damaged(
+            "BYTE", "no token for a byte of UTF-8", "one for each, as the file normalizes"
+        )
 
 
 def _check_merges(tables: Tables, is_added: NDArray[np.bool_]) -> None:
@@ -352,23 +356,34 @@ def _check_words(tables: Tables, is_added: NDArray[np.bool_]) -> None:
 def _check_markers(tables: Tables) -> None:
     n_states, n_classes = tables.marker_goto.shape
     if tables.marker_classes.max() >= n_classes or tables.marker_goto.max() >= n_states:
-        raise container.damaged("MGTO", "a class or state out of range", f"{n_classes} classes, {n_states} states")
+        raise container.damaged(
+            "MGTO", "a class or state out of range", f"{n_classes} classes, {n_states} states"
+        )
     id_plus_1, length, depth = tables.marker_ends.astype(np.int64).T
     (ends,) = np.nonzero(id_plus_1)
     ids = id_plus_1[ends] - 1
     if not np.isin(ids, tables.added[:, 0]).all() or set(tables.added[:, 0].tolist()) - set(ids.tolist()):
-        raise container.damaged("MEND", "an id that is no added token, or one that is missing", "each of ADDT")
+        raise container.damaged(
+            "MEND", "an id that is no added token, or one that is missing", "each of ADDT"
+        )
     sizes = np.diff(tables.offsets.astype(np.int64))[ids]
     # Each byte makes the state at most one deeper, so a marker that ends in a state was read by then.
     deepest = depth[tables.marker_goto].max(axis=1)
-    if np.any(length[ends] != sizes) or np.any(length > depth) or depth[0] != 0 or np.any(deepest > depth + 1):
+    if (
+        np.any(length[ends] != sizes)
+        or np.any(length > depth)
+        or depth[0] != 0
+        or np.any(deepest > depth + 1)
+    ):
         raise container.damaged("MEND", "lengths or depths that do not fit", "those of the markers")
 
 
 def _check_split(tables: Tables) -> None:
     n_states, n_classes = tables.split_next.shape
     if tables.split_classes.max() >= n_classes or tables.split_next.max() >= n_states:
-        raise container.damaged("SNXT", "a class or state out of range", f"{n_classes} classes, {n_states} states")
+        raise container.damaged(
+            "SNXT", "a class or state out of range", f"{n_classes} classes, {n_states} states"
+        )
     if tables.start_state >= n_states or np.any(tables.split_next[DEAD]) or tables.split_flags[DEAD]:
         raise container.damaged("SNXT", "a dead state that lives, or no start state", "state 0 dead")
     flags = tables.split_flags
@@ -390,7 +405,9 @@ def _check_norm(tables: Tables) -> None:
         raise container.damaged("NBLK", "a record out of range", f"below {len(records)}")
     length, start = records[:, 0] >> LENGTH_SHIFT, records[:, 1].astype(np.int64)
     if np.any(records[0]) or np.any(length > MAX_DECOMPOSED) or np.any(start + length > len(decomposed)):
-        raise container.damaged("NREC", "a decomposition out of range", f"within {len(decomposed)} code points")
+        raise container.damaged(
+            "NREC", "a decomposition out of range", f"within {len(decomposed)} code points"
+        )
     for tag, values in (("NDEC", decomposed), ("NCMP", tables.norm_compositions)):
         if np.any(values > 0x10FFFF) or np.any((values >= 0xD800) & (values < 0xE000)):
             raise container.damaged(tag, "a value that is no character", "code points but surrogates")

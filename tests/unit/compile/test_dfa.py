@@ -63,7 +63,9 @@ repeats = st.sampled_from(["", "", "?", "*", "+", "{2}", "{1,2}", "{0,2}"])
 sequences = st.lists(st.tuples(atoms, repeats).map("".join), min_size=1, max_size=3).map("".join)
 groups = st.lists(sequences, min_size=1, max_size=2).map(lambda some: f"(?:{'|'.join(some)})")
 alternatives = st.tuples(
-    st.lists(st.one_of(sequences, st.tuples(groups, repeats).map("".join)), min_size=1, max_size=2).map("".join),
+    st.lists(st.one_of(sequences, st.tuples(groups, repeats).map("".join)), min_size=1, max_size=2).map(
+        "".join
+    ),
     st.sampled_from(["", "", "(?!a)", "(?!\\S)", "(?![^b ])"]),
 ).map("".join)
 
@@ -135,7 +137,9 @@ def test_what_is_not_in_the_subset_is_named(pattern: str, found: str) -> None:
     assert error.value.detail["found"] == found
 
 
-@pytest.mark.parametrize("pattern", ["a", r"\S+", "", "a*", r"a*|[^x]|x", r"\s+|\S*", "(?!a)|[^a]|a", r"aa|[^a]", "[^x]"])
+@pytest.mark.parametrize(
+    "pattern", ["a", r"\S+", "", "a*", r"a*|[^x]|x", r"\s+|\S*", "(?!a)|[^a]|a", r"aa|[^a]", "[^x]"]
+)
 def test_a_pattern_that_leaves_gaps_or_matches_nothing_is_refused(pattern: str) -> None:
     with pytest.raises(FormatError) as error:
         compile_pattern(pattern)
@@ -175,7 +179,20 @@ def test_only_utf8_is_followed_and_each_character_is_a_match(name: str) -> None:
 
     for char in map(chr, (*range(0x800), *range(0x800, 0xD800, 61), *range(0xE000, 0x110000, 997), 0x10FFFF)):
         assert split.flags[follow(char.encode())] == ACCEPT
-    bad = ["80", "c080", "c1bf", "e08080", "e09fbf", "eda080", "edbfbf", "f0808080", "f08fbfbf", "f4908080", "f5", "ff"]
+    bad = [
+        "80",
+        "c080",
+        "c1bf",
+        "e08080",
+        "e09fbf",
+        "eda080",
+        "edbfbf",
+        "f0808080",
+        "f08fbfbf",
+        "f4908080",
+        "f5",
+        "ff",
+    ]
     for text in bad:
         assert follow(bytes.fromhex(text)) == DEAD
 

@@ -40,7 +40,10 @@ def test_the_double_array_of_the_real_vocabulary(qwen3_file: bytes) -> None:
         assert merger.rank(a, b) == table.get((a, b), NO_RANK)
 
 
-@given(words=st.lists(st.binary(min_size=1, max_size=6), unique=True, max_size=60), others=st.lists(st.binary(max_size=8)))
+@given(
+    words=st.lists(st.binary(min_size=1, max_size=6), unique=True, max_size=60),
+    others=st.lists(st.binary(max_size=8)),
+)
 def test_the_hash_table_equals_a_dict(words: list[bytes], others: list[bytes]) -> None:
     slots = hash_table(zip(words, range(len(words)), strict=True))
     offsets = np.cumsum([0, *map(len, words)]).astype(np.uint32)

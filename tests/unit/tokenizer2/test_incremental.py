@@ -16,7 +16,23 @@ from text_oracles import fuzz_texts, smuggling_texts
 
 PARTS = [
     *("<|im_end|>", "<|im_", "end|>", "<", "|", ">", "<think>", "</think", "user\n", "'", "'l", "ll", "s"),
-    *(" ", "  ", "\n", "\r\n", "a", "hello", " world", "12", ".", "...", "\u00e9", "e", "\u0301", "\u0323", "\u0345"),
+    *(
+        " ",
+        "  ",
+        "\n",
+        "\r\n",
+        "a",
+        "hello",
+        " world",
+        "12",
+        ".",
+        "...",
+        "\u00e9",
+        "e",
+        "\u0301",
+        "\u0323",
+        "\u0345",
+    ),
     *("\u1100", "\u1161", "\u11a8", "\uac00", "\u212b", "\u4f60\u597d", "\U0001f600", "\u3000", ""),
 ]
 texts = st.lists(st.sampled_from(PARTS), max_size=5).map(lambda parts: "".join(parts).encode())
@@ -44,14 +60,22 @@ def test_equals_encoding_the_whole(
 
 
 @settings(max_examples=200, deadline=None)
-@given(text=st.lists(st.sampled_from(PARTS), max_size=12).map("".join), kind=st.sampled_from([Trusted, Untrusted]))
-def test_character_by_character(qwen3_tokenizer: Tokenizer, text: str, kind: type[Trusted | Untrusted]) -> None:
+@given(
+    text=st.lists(st.sampled_from(PARTS), max_size=12).map("".join),
+    kind=st.sampled_from([Trusted, Untrusted]),
+)
+def test_character_by_character(
+    qwen3_tokenizer: Tokenizer, text: str, kind: type[Trusted | Untrusted]
+) -> None:
     assert_grows(qwen3_tokenizer, [kind(char.encode()) for char in text])
 
 
 def test_fuzz(qwen3_tokenizer: Tokenizer) -> None:
     rng = random.Random(5)
-    pool = [*fuzz_texts(6, 400), *smuggling_texts(7, 400, ["<|im_end|>", "<|im_start|>", "<think>", "</think>"])]
+    pool = [
+        *fuzz_texts(6, 400),
+        *smuggling_texts(7, 400, ["<|im_end|>", "<|im_start|>", "<think>", "</think>"]),
+    ]
     for _ in range(1000):
         parts = rng.choices(pool, k=rng.randint(1, 5))
         assert_grows(qwen3_tokenizer, [rng.choice((Trusted, Untrusted))(part.encode()) for part in parts])

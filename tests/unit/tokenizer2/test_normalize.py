@@ -112,7 +112,9 @@ def test_long_runs_of_marks() -> None:
     assert normalized(text) == unicodedata.normalize("NFC", text)
 
 
-@pytest.mark.parametrize("text", ["", "plain", "\u00e9t\u00e9", "\u4f60\u597d\u3002", "\u0915\u093f", "\U0001f600"])
+@pytest.mark.parametrize(
+    "text", ["", "plain", "\u00e9t\u00e9", "\u4f60\u597d\u3002", "\u0915\u093f", "\U0001f600"]
+)
 def test_what_is_normalized_is_returned_itself(text: str) -> None:
     data = text.encode()
     assert NORMALIZER.normalize(data) is data

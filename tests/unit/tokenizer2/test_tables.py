@@ -94,7 +94,9 @@ def assert_keeps_its_promises(data: bytes) -> bool:
     return True
 
 
-def test_pack_and_parse_are_inverse(tiny: bytes, tiny_nfc: bytes, smollm2_file: bytes, qwen3_file: bytes) -> None:
+def test_pack_and_parse_are_inverse(
+    tiny: bytes, tiny_nfc: bytes, smollm2_file: bytes, qwen3_file: bytes
+) -> None:
     for data in (tiny, tiny_nfc, smollm2_file, qwen3_file):
         assert pack(parse(data)) == data
 
@@ -126,7 +128,19 @@ def test_every_length_field_is_checked(tiny: bytes) -> None:
     for at, kind in fields:
         (value,) = struct.unpack_from(kind, tiny, at)
         most = (1 << 8 * struct.calcsize(kind)) - 1
-        others = {0, 1, value - 1, value + 1, value + 4, value + 64, value * 2, len(tiny), most, most - 63, most >> 1}
+        others = {
+            0,
+            1,
+            value - 1,
+            value + 1,
+            value + 4,
+            value + 64,
+            value * 2,
+            len(tiny),
+            most,
+            most - 63,
+            most >> 1,
+        }
         for other in others - {value, -1}:
             changed = bytearray(tiny)
             struct.pack_into(kind, changed, at, other)
@@ -138,7 +152,16 @@ def test_every_size_in_the_head_is_checked(tiny: bytes, tiny_nfc: bytes) -> None
         sections = {tag: bytes(view) for tag, view in container.read(data).items()}
         head = np.frombuffer(sections["HEAD"], "<u4")
         for at, name in enumerate(module._HEAD_FIELDS):
-            for value in {0, 1, int(head[at]) - 1, int(head[at]) + 1, int(head[at]) * 2, 1 << 16, 1 << 30, BIG}:
+            for value in {
+                0,
+                1,
+                int(head[at]) - 1,
+                int(head[at]) + 1,
+                int(head[at]) * 2,
+                1 << 16,
+                1 << 30,
+                BIG,
+            }:
                 if value in (int(head[at]), -1):
                     continue
                 changed = head.copy()
