@@ -498,20 +498,30 @@ static inline u32 claim(Turn *turn, u32 n_threads, u32 *mine) {
   return __atomic_fetch_add(&turn->next, 1, __ATOMIC_RELAXED);
 }
 
-// Until all threads have ended this operation: a short spin, since the others are usually close, then sleep.
-static inline void meet(Turn *turn, u32 n_threads) {
-  if (n_threads == 1) return;
+// A thread that dies can't say so to the others: they look at `stop` ten times a second, and give up after a while.
+#define SLICE_NS 100000000ll
+#define PATIENCE_SLICES 300
+#define TIMED_OUT 2
+
+// Until all threads have ended this operation: a short spin, since the others are usually close, then sleep. Whether
+// they did.
+static inline int meet(Turn *turn, u32 n_threads, const u32 *stop) {
+  if (n_threads == 1) return 1;
   u32 done = __atomic_add_fetch(&turn->done, 1, __ATOMIC_ACQ_REL);
   if (done == n_threads) {
     __builtin_wasm_memory_atomic_notify((i32 *)&turn->done, n_threads);
-    return;
+    return 1;
   }
   for (u32 spin = 0; spin < 4096; spin++) {
-    if (__atomic_load_n(&turn->done, __ATOMIC_ACQUIRE) == n_threads) return;
+    if (__atomic_load_n(&turn->done, __ATOMIC_ACQUIRE) == n_threads) return 1;
   }
-  while ((done = __atomic_load_n(&turn->done, __ATOMIC_ACQUIRE)) != n_threads) {
-    __builtin_wasm_memory_atomic_wait32((i32 *)&turn->done, (i32)done, -1);
+  for (u32 slices = 0; slices < PATIENCE_SLICES;) {
+    done = __atomic_load_n(&turn->done, __ATOMIC_ACQUIRE);
+    if (done == n_threads) return 1;
+    if (__atomic_load_n(stop, __ATOMIC_ACQUIRE)) return 0;
+    slices += __builtin_wasm_memory_atomic_wait32((i32 *)&turn->done, (i32)done, SLICE_NS) == TIMED_OUT;
   }
+  return 0;
 }
 #else
 static inline u32 claim(Turn *turn, u32 n_threads, u32 *mine) {
@@ -519,7 +529,10 @@ static inline u32 claim(Turn *turn, u32 n_threads, u32 *mine) {
   return (*mine)++;
 }
 
-static inline void meet(Turn *turn, u32 n_threads) { (void)turn, (void)n_threads; }
+static inline int meet(Turn *turn, u32 n_threads, const u32 *stop) {
+  (void)turn, (void)n_threads, (void)stop;
+  return 1;
+}
 #endif
 
 #define ROWS_AT_ONCE 32
@@ -569,11 +582,14 @@ static void run_op(const Op *op, const Step *step, Turn *turn, u8 *scratch, u32 
   }
 }
 
-// Runs a program. `turns`: n_ops Turns, all zero; `scratch`: `scratch_bytes` for each thread.
-void EXPORT(forward_run)(u32 ops, u32 n_ops, u32 step, u32 turns, u32 scratch, u32 scratch_bytes, u32 thread, u32 n_threads) {
+// Runs a program: 1, or 0 when another thread did not do its part. `turns`: n_ops Turns, all zero; `scratch`:
+// `scratch_bytes` for each thread; `stop`: a word that is set when a thread has failed.
+u32 EXPORT(forward_run)(u32 ops, u32 n_ops, u32 step, u32 turns, u32 scratch, u32 scratch_bytes, u32 stop, u32 thread,
+                        u32 n_threads) {
   for (u32 i = 0; i < n_ops; i++) {
     Turn *turn = (Turn *)turns + i;
     run_op((const Op *)ops + i, (const Step *)step, turn, (u8 *)scratch + thread * scratch_bytes, n_threads);
-    meet(turn, n_threads);
+    if (!meet(turn, n_threads, (const u32 *)stop)) return 0;
   }
+  return 1;
 }

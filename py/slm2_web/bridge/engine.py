@@ -47,6 +47,7 @@ class _Loading:
     host: Any
     emit: Callable[[str, int, int, str], None]
     timings: dict[str, float] = field(default_factory=dict)
+    fallback: DeviceError | None = None
 
     @property
     def inv_freq(self) -> F32:
@@ -130,29 +131,39 @@ async def _webgpu(loading: _Loading, backend: WebGpuBackend) -> _Device:
 async def _fastest(loading: _Loading) -> _Device:
     """WASM, unless there is a real GPU that passes the self-test and takes a token in less time.
 
-    Which one it is never changes a token: both have the reference's bits.
+    Which one it is never changes a token: both have the reference's bits. Why WebGPU was not taken is kept in
+    `loading.fallback`.
     """
+    gpu: _Device | None = None
     try:
-        backend = await WebGpuBackend.create(loading.host.makeReplay)
-        if backend.is_software:
-            backend.dispose()
-            raise DeviceError("device.no_webgpu", f"{backend.adapter} is no real GPU")
-        gpu = await _webgpu(loading, backend)
-    except DeviceError:
+        gpu = await _real_gpu(loading)
+        loading.timings["benchmark_webgpu_ms"] = gpu_ms = await _token_ms(gpu)
+    except DeviceError as error:
+        loading.fallback = error
+        if gpu is not None:
+            gpu.free()
         return await _wasm(loading)
     try:
         wasm = await _wasm(loading)
     except DeviceError:
         return gpu
-    gpu_ms, wasm_ms = await _token_ms(gpu), await _token_ms(wasm)
-    loading.timings |= {"benchmark_webgpu_ms": gpu_ms, "benchmark_wasm_ms": wasm_ms}
+    loading.timings["benchmark_wasm_ms"] = wasm_ms = await _token_ms(wasm)
     winner, loser = (gpu, wasm) if gpu_ms < wasm_ms else (wasm, gpu)
     loser.free()
     return winner
 
 
+async def _real_gpu(loading: _Loading) -> _Device:
+    """Raises: DeviceError."""
+    backend = await WebGpuBackend.create(loading.host.makeReplay)
+    if backend.is_software:
+        backend.dispose()
+        raise DeviceError("device.no_webgpu", f"{backend.adapter} is a program, not a GPU")
+    return await _webgpu(loading, backend)
+
+
 async def _token_ms(device: _Device) -> float:
-    """Milliseconds for one token, after one to warm up."""
+    """Milliseconds for one token, after one to warm up. Raises: DeviceError."""
     for _ in range(2):
         start = time.perf_counter()
         await device.executor.forward([0], want_logits=True)
@@ -247,6 +258,7 @@ class Engine:
         return {
             "executor": executor.name,
             "adapter": executor.adapter,
+            "fallback": loading.fallback and loading.fallback.as_json(),
             "model": {
                 "name": manifest.name,
                 "title": manifest.title,

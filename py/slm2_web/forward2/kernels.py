@@ -3,7 +3,7 @@
 Binding 0 of every kernel is the step: `{zero, n_tokens, pos, seq_len}`, four u32, where `zero` holds 0 (it
 keeps compilers from fusing floats), `pos` is the first token's position and `seq_len = pos + n_tokens`.
 The other bindings follow in the order given here. A kernel's name is its file's name under
-worker/shaders/ and its function's name in reference.py.
+worker/shaders/ and its entry in the tables of reference.py and wasm.py.
 """
 
 from __future__ import annotations

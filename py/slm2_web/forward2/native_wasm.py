@@ -109,8 +109,13 @@ class NativeWasmBackend:
 
         def work(thread: int) -> None:
             store, exports = self._threads[thread]
-            where = (ops, n_ops, areas.step, areas.turns, areas.scratch, areas.scratch_bytes)
-            exports["forward_run"](store, *where, thread, self.n_threads)
+            where = (ops, n_ops, areas.step, areas.turns, areas.scratch, areas.scratch_bytes, areas.stop)
+            try:
+                if not exports["forward_run"](store, *where, thread, self.n_threads):
+                    raise DeviceError("device.worker", "a thread did not do its part of a pass")
+            except Exception:
+                self.write(areas.stop, b"\1\0\0\0")
+                raise
 
         list(self._pool.map(work, range(self.n_threads)))
         logits: F32 = self._bytes()[areas.logits : areas.logits + size].view(np.float32).copy()
