@@ -1,10 +1,11 @@
-"""The long form of the comparison with `tokenizers`: every scalar, and many generated strings. Not part of the unit tests.
+"""The long form of the comparison with `tokenizers`: every scalar, and many generated strings; no unit test.
 
-    python tests/full_text_check.py TOKENIZER_JSON [COUNT]      a model of tokenizer.json
-    python tests/full_text_check.py GGUF [COUNT]                a model of GGUF
+    PYTHONPATH=py:tests python tests/full_text_check.py TOKENIZER_JSON [COUNT]      a model of tokenizer.json
+    PYTHONPATH=py:tests python tests/full_text_check.py GGUF [COUNT]                a model of GGUF
 
-Prints how many strings were compared and how many differ; the exit status is 1 if any does. docs/tokenizer.md has the
-results. Characters on which we differ by decision (text_oracles.is_comparable) are left out for SmolLM2's GGUF.
+Prints how many strings were compared and how many differ; the exit status is 1 if any does. docs/tokenizer.md
+has the results. Characters on which we differ by decision (text_oracles.is_comparable) are left out for
+SmolLM2's GGUF.
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
-
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "py")]
 
 from slm2_web.compile.tokenizer import compile_gguf_tokenizer
 from slm2_web.compile.tokenizer_json import compile_tokenizer_json
@@ -30,8 +29,9 @@ from text_oracles import (
     is_comparable,
     json_oracle,
     prose_and_code,
+    smuggling_texts,
+    token_texts,
 )
-from text_oracles import smuggling_texts, token_texts
 from tiny_bpe import as_gguf
 
 CONTEXTS = ("{}", "a{}", "{}\u0301 ", "x {}{}b '{}s  {}")
@@ -80,7 +80,7 @@ def compare(
             if ids != expected.ids:
                 n_different += 1
                 if n_different <= 5:
-                    print(f"  {ascii(text)}: {ids}, oracle {expected.ids}")
+                    print(f"  {text!a}: {ids}, oracle {expected.ids}")
     print(f"{name}: {n_texts} strings, {n_different} different", flush=True)
     return n_different
 

@@ -2,18 +2,19 @@
 
 Theory of operation
 -------------------
-1. Characters that no set of the program tells apart form one class; surrogates are a class that nothing takes.
-2. A state is the list of the program's threads, in the order of preference, as in Pike's machine. What stands after
-   a thread that matches is cut: it would never be preferred. A thread at `NotNext` waits for one more character; if
-   that is not in its set, there is a match before that character, and what stands after the thread is cut. So the
-   match that a run remembers last, of those that its states report, is the one that a backtracking engine finds first.
+1. Characters that no set of the program tells apart form one class; surrogates are a class of their own.
+2. A state is the list of the program's threads, in the order of preference, as in Pike's machine. What stands
+   after a thread that matches is cut: it would never be preferred. A thread at `NotNext` waits for one more
+   character; if that is not in its set, there is a match before that character, and what stands after the
+   thread is cut. So the match that a run remembers last, of those that its states report, is the one that a
+   backtracking engine finds first.
 3. States that no text tells apart are one (Moore's refinement).
-4. Each transition of a character class becomes a trie of the UTF-8 bytes of its characters; equal tries are shared.
-   Only well-formed UTF-8 leads anywhere.
+4. Each transition of a character class becomes a trie of the UTF-8 bytes of its characters; equal tries are
+   shared. Only well-formed UTF-8 leads anywhere.
 5. Bytes that no state tells apart form one class.
 
-A pattern has to match at every position, and never the empty string: then its matches tile the text, and there is
-no gap for which publishers' behaviours would differ. Any other is refused.
+A pattern has to match at every position, and never the empty string: then its matches tile the text, and
+there is no gap for which publishers' behaviours would differ. Any other is refused.
 
 Source: R. Cox, "Regular Expression Matching in the Wild" (leftmost-first DFA); Unicode 16.0, table 3-7.
 """
@@ -35,8 +36,9 @@ _REST = r"[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _GPT2_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+"
 _ANY_CASE = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 
-# Name -> the pattern that one automaton is made of. `smollm` is a pipeline at the publisher's: each number by itself, then
-# GPT-2's pattern on what lies between. So no space joins a number, and a number ends the text for the lookahead.
+# Name -> the pattern that one automaton is made of. `smollm` is a pipeline at the publisher's: each number by
+# itself, then GPT-2's pattern on what lies between. So no space joins a number, and a number ends the text
+# for the lookahead.
 PATTERNS: Mapping[str, str] = {
     "gpt-2": _GPT2_WORDS + r"| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     "smollm": _GPT2_WORDS + r"|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?![^\s\p{N}])|\s+",
@@ -111,7 +113,7 @@ def _determinized(
     """goto[state][class] and flags; state 0 is dead, state 1 the start."""
 
     def follow(at: int, threads: list[int]) -> bool:
-        """Append the threads at `at`, most preferred first; whether one of them matches, which cuts the rest."""
+        """Append the threads at `at`, most preferred first; whether one matches, which cuts the rest."""
         waiting = [at]
         while waiting:
             at = waiting.pop()

@@ -1,9 +1,11 @@
-"""Write nfc_ucd9.json, the canonical properties of Unicode 9.0: `python -m slm2_web.compile.make_nfc_ucd9 PACKAGE`.
+"""Write nfc_ucd9.json, the canonical properties of Unicode 9.0: `python -m slm2_web.compile.make_nfc_ucd9
+PACKAGE`.
 
-PACKAGE is npm's @unicode/unicode-9.0.0 (2.0.7), unpacked: its list of unassigned code points says which characters
-Unicode 9.0 has. Their combining classes, decompositions and compositions are taken from Python's `unicodedata`, which
-may be of any later version: for an assigned character these never change, by Unicode's stability policy. So every
-Python that has Unicode 9.0 or later writes the same file. Needs Node.js, which reads the package.
+PACKAGE is npm's @unicode/unicode-9.0.0 (2.0.7), unpacked: its list of unassigned code points says which
+characters Unicode 9.0 has. Their combining classes, decompositions and compositions are taken from Python's
+`unicodedata`, which may be of any later version: for an assigned character these never change, by Unicode's
+stability policy. So every Python that has Unicode 9.0 or later writes the same file. Needs Node.js, which
+reads the package.
 
 Source: https://www.unicode.org/policies/stability_policy.html (normalization stability).
 """

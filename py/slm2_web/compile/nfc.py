@@ -1,7 +1,7 @@
 """The tables of NFC, from nfc_ucd9.json: canonical properties of Unicode 9.0 (make_nfc_ucd9.py writes it).
 
-Source: Unicode Standard Annex #15; its `NFC_Quick_Check` follows from the compositions: No for what NFC never holds,
-Maybe for what may compose with a character before it.
+Source: Unicode Standard Annex #15; its `NFC_Quick_Check` follows from the compositions: No for what NFC never
+holds, Maybe for what may compose with a character before it.
 """
 
 from __future__ import annotations

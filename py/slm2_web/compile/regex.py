@@ -9,13 +9,15 @@
     escape      \\s \\S \\p{L} \\p{M} \\p{N} \\r \\n \\t, and a backslash before punctuation
 
 Everything else is refused, with its place in the pattern. Classes are sets of code points of a pinned Unicode
-version, never the host's. `(?i:` is simple case folding of ASCII letters; with it, `s` is also U+017F and `k` U+212A.
+version, never the host's. `(?i:` is simple case folding of ASCII letters; with it, `s` is also U+017F and `k`
+U+212A.
 
-A program is a list of instructions, as in Thompson's and Pike's machines: `Take` a character of a set and go on to
-the next instruction; `Fork` into two, the first preferred; `Jump`; `NotNext`, which stands before the end and holds
-at the end of the text and before a character that is not in its set; `Match`.
+A program is a list of instructions, as in Thompson's and Pike's machines: `Take` a character of a set and go
+on to the next instruction; `Fork` into two, the first preferred; `Jump`; `NotNext`, which stands before the
+end and holds at the end of the text and before a character that is not in its set; `Match`.
 
-Source: Oniguruma's syntax, which `tokenizers` uses; R. Cox, "Regular Expression Matching: the Virtual Machine Approach".
+Source: Oniguruma's syntax, which `tokenizers` uses; R. Cox, "Regular Expression Matching: the Virtual Machine
+Approach".
 """
 
 from __future__ import annotations
@@ -191,6 +193,8 @@ class _Parser:
             self.refuse(f"a repeat that {self.next_text()} follows", "greedy repeats")
         if any(isinstance(instruction, NotNext) for instruction in code):
             self.refuse("a repeated '(?!'")
+        if most < 0 and _may_be_empty(code):
+            self.refuse("an unbounded repeat of what may be empty")
         result: _Code = []
         for _ in range(least):
             result += _shifted(code, len(result))
@@ -277,6 +281,26 @@ class _Parser:
     def next_text(self) -> str:
         text = self.pattern[self.at : self.at + 6]
         return repr(text) if text else "the end of the pattern"
+
+
+def _may_be_empty(code: _Code) -> bool:
+    """Whether some way through `code` takes no character."""
+    waiting, seen = [0], set()
+    while waiting:
+        at = waiting.pop()
+        if at == len(code):
+            return True
+        if at in seen:
+            continue
+        seen.add(at)
+        instruction = code[at]
+        if isinstance(instruction, Fork):
+            waiting += (instruction.first, instruction.second)
+        elif isinstance(instruction, Jump):
+            waiting.append(instruction.to)
+        elif isinstance(instruction, NotNext):
+            waiting.append(at + 1)
+    return False
 
 
 def _shifted(code: _Code, by: int) -> _Code:

@@ -24,7 +24,8 @@ class Pre(NamedTuple):
     ignores_merges: bool = False
 
 
-# `tokenizer.ggml.pre`, named as the split is. A GGUF has no word on normalization: the publishers of Qwen use NFC.
+# `tokenizer.ggml.pre`, named as the split is. A GGUF has no word on normalization: the publishers of Qwen use
+# NFC.
 PRES: Mapping[str, Pre] = {
     "gpt-2": Pre(),
     "smollm": Pre(),

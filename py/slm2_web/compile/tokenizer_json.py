@@ -1,11 +1,12 @@
-"""tokenizer.json of `tokenizers` -> tokenizer.slm2tok, for byte-level BPE; what is not understood is refused by name.
+"""tokenizer.json of `tokenizers` -> tokenizer.slm2tok, for byte-level BPE; what is not understood is refused
+by name.
 
 Source: `tokenizers` 0.23.3, the serialized forms of its components and AddedVocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from slm2_web.compile.dfa import PATTERNS
@@ -112,21 +113,22 @@ def compile_tokenizer_json(data: bytes, *, normalize: bool = True) -> bytes:
 
 
 def _pre_tokenizer(value: Any) -> str:
-    """The name of the split; where none fits, the error names the place where the nearest one differs."""
-    nearest: FormatError | None = None
-    depth = -1
+    """The name of the split; where no form fits, the error names the place where the nearest one differs."""
+    nearest: list[FormatError] = []
     for name, form in PRE_TOKENIZERS.items():
-        try:
-            _check_value(value, form, "pre_tokenizer")
-        except FormatError as error:
-            # The form that agrees furthest: its difference stands deepest in the structure.
-            agreed = error.detail["place"].count(".") + error.detail["place"].count("[")
-            if agreed > depth:
-                nearest, depth = error, agreed
-        else:
+        differences = list(_differences(value, form, "pre_tokenizer"))
+        if not differences:
             return name
-    assert nearest is not None
-    raise nearest
+        # A form that agrees at the top is nearer, then the one that differs less, then deeper in the
+        # structure.
+        if not nearest or _distance(differences) < _distance(nearest):
+            nearest = differences
+    raise nearest[0]
+
+
+def _distance(differences: list[FormatError]) -> tuple[bool, int, int]:
+    place = differences[0].detail["place"]
+    return place == "pre_tokenizer", len(differences), -len(place)
 
 
 def _check_form(value: Any, form: Mapping[str, Any], place: str, optional: set[str]) -> None:
@@ -145,39 +147,41 @@ def _check_form(value: Any, form: Mapping[str, Any], place: str, optional: set[s
 
 
 def _check_one_of(value: Any, allowed: Any, place: str) -> None:
-    errors = []
+    differences: list[FormatError] = []
     for form in allowed:
-        try:
-            _check_value(value, form, place)
+        differences = list(_differences(value, form, place))
+        if not differences:
             return
-        except FormatError as error:
-            errors.append(error)
     # The last form is the one with parts: it names the part that differs, if the value has parts, too.
     if isinstance(value, dict):
-        raise errors[-1]
+        raise differences[0]
     raise unsupported(place, value, " | ".join(map(_shown, allowed)))
 
 
-def _check_value(value: Any, form: Any, place: str) -> None:
+def _differences(value: Any, form: Any, place: str) -> Iterator[FormatError]:
+    """Where `value` is not as `form`, in the order of the structure."""
     if form is _ANY:
         return
     if isinstance(form, dict):
         if not isinstance(value, dict) or value.get("type") != form.get("type"):
-            raise unsupported(place, value, _shown(form))
+            yield unsupported(place, value, _shown(form))
+            return
         for key in value:
             if key not in form:
-                raise unsupported(f"{place}.{key}", value[key], "no such key")
+                yield unsupported(f"{place}.{key}", value[key], "no such key")
         for key, part in form.items():
-            if key not in value:
-                raise unsupported(f"{place}.{key}", "none", "this key")
-            _check_value(value[key], part, f"{place}.{key}")
+            if key in value:
+                yield from _differences(value[key], part, f"{place}.{key}")
+            else:
+                yield unsupported(f"{place}.{key}", "none", "this key")
     elif isinstance(form, list):
         if not isinstance(value, list) or len(value) != len(form):
-            raise unsupported(place, value, f"{len(form)} entries")
+            yield unsupported(place, value, f"{len(form)} entries")
+            return
         for at, part in enumerate(form):
-            _check_value(value[at], part, f"{place}[{at}]")
+            yield from _differences(value[at], part, f"{place}[{at}]")
     elif type(value) is not type(form) or value != form:
-        raise unsupported(place, value, _shown(form))
+        yield unsupported(place, value, _shown(form))
 
 
 def _shown(form: Any) -> str:

@@ -20,8 +20,9 @@ _MASK = 0xFFFFFFFF
 def double_array(merges: Ids, n_tokens: int) -> tuple[Ids, Ids]:
     """The pairs of `merges` as (base u32[n_tokens], slots u32[n_slots, 2]).
 
-    The trie has a row for each left id. Rows are laid over each other, around the end, so that their entries do not
-    meet: the longest first, each where it fits next; those of one entry fill the gaps. So nearly all slots are used.
+    The trie has a row for each left id. Rows are laid over each other, around the end, so that their entries
+    do not meet: the longest first, each where it fits next; those of one entry fill the gaps. So nearly all
+    slots are used.
 
     Source: Aoe 1989, "An Efficient Digital Search Algorithm by Using a Double-Array Structure".
     """
@@ -69,7 +70,7 @@ def _laid_out(rows: Mapping[int, NDArray[np.intp]], n_tokens: int, n_slots: int)
 
 
 def hash_table(words: Iterable[tuple[bytes, int]]) -> Ids:
-    """Open-addressed ids of `words`, (bytes, id) in order: id + 1, or 0 for an empty slot; at most 5/8 full."""
+    """Open-addressed ids of `words`, (bytes, id) in order: id + 1, 0 for an empty slot; at most 5/8 full."""
     pairs = list(words)
     n_slots = 1
     while len(pairs) * 8 > n_slots * 5:

@@ -1,7 +1,8 @@
 """A byte-level BPE vocabulary, from whatever file, checked -> the tables of tokenizer.slm2tok.
 
-What a source says in its own words (GGUF: tokenizer.py, tokenizer.json: tokenizer_json.py) becomes a `Vocabulary`;
-`build` checks what holds for any source and makes the tables. What is not understood is refused by name: no near miss.
+What a source says in its own words (GGUF: tokenizer.py, tokenizer.json: tokenizer_json.py) becomes a
+`Vocabulary`; `build` checks what holds for any source and makes the tables. What is not understood is refused
+by name: no near miss.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ OPTIONAL_BYTES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What a source says. `place` names the source in errors; `vocab_place` and `merges_place` the parts in it."""
+    """What a source says. `place` names the source in errors; `vocab_place` and `merges_place` the parts in
+    it."""
 
     place: str
     vocab_place: str

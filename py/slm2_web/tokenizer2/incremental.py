@@ -2,15 +2,16 @@
 
 Theory of operation
 -------------------
-Appended text can change the ids before it in three ways. It can complete an added token, or make it a longer one: in
-trusted text, from where the automaton is still within a marker. It can compose with the characters before it: from
-the last character that composes with nothing before it. It can make the last piece longer, or free what that had
-looked at: from the beginning of the first piece whose match saw the end of the text. A place before all three is
-stable: what stands before it has its ids for ever, and the tokenizer can begin there as at the beginning of a text,
-since it looks at nothing behind a piece, behind such a character, or behind a marker.
+Appended text can change the ids before it in three ways. It can complete an added token, or make it a longer
+one: in trusted text, from where the automaton is still within a marker. It can compose with the characters
+before it: from the last character that composes with nothing before it. It can make the last piece longer, or
+free what that had looked at: from the beginning of the first piece whose match saw the end of the text. A
+place before all three is stable: what stands before it has its ids for ever, and the tokenizer can begin
+there as at the beginning of a text, since it looks at nothing behind a piece, behind such a character, or
+behind a marker.
 
-`Encoded` keeps the ids before the last stable place, and the runs after it. For ordinary text those are a word or two;
-a piece that never ends (a million spaces) is encoded again as a whole.
+`Encoded` keeps the ids before the last stable place, and the runs after it. For ordinary text those are a
+word or two; a piece that never ends (a million spaces) is encoded again as a whole.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ def _stable_ids(tokenizer: Tokenizer, text: bytes) -> tuple[list[int], int]:
 
 
 def _last_boundary(normalizer: Normalizer, text: bytes, end: int) -> int:
-    """Where the last character of text[:end] begins that composes with nothing before it; 0 if there is none."""
+    """Where the last character of text[:end] that composes with nothing before it begins, or 0."""
     char_end = end
     while end > 0:
         end -= 1

@@ -5,10 +5,11 @@ Theory of operation
 The definition: while some adjacent pair has a rank, merge the pair of the lowest rank, the leftmost of equal
 ones. Looking for that pair anew each time is quadratic, which is as fast as anything for a few symbols.
 
-For more, the symbols form a doubly linked list over their first positions, and a heap holds one entry per adjacent
-pair that has (or had) a rank. A merge keeps its left position, unlinks its right one, and pushes the at most two new
-pairs. Each position knows the rank of its pair as it is now; an entry with another one is stale and skipped. Each
-merge removes a symbol and pushes two entries: O(n log n) for n symbols, whatever they are.
+For more, the symbols form a doubly linked list over their first positions, and a heap holds one entry per
+adjacent pair that has (or had) a rank. A merge keeps its left position, unlinks its right one, and pushes the
+at most two new pairs. Each position knows the rank of its pair as it is now; an entry with another one is
+stale and skipped. Each merge removes a symbol and pushes two entries: O(n log n) for n symbols, whatever they
+are.
 
 An entry is one integer, rank * n + position, so the heap's order is the definition's.
 

@@ -1,13 +1,15 @@
-"""Text -> text in Normalization Form C of Unicode 9.0, by the file's tables; never by the host's `unicodedata`.
+"""Text -> text in Normalization Form C of Unicode 9.0, by the file's tables; never by the host's
+`unicodedata`.
 
 Theory of operation
 -------------------
-Text below U+0300 is in NFC already. Otherwise each character is looked up once (array reads, vectorised over the text):
-if none is in doubt (quick check No or Maybe) and marks are in order, the text is in NFC. A starter whose quick check is
-Yes composes with nothing before it, so it begins a stretch that can be normalized by itself. Only stretches with
-something in doubt are decomposed, ordered and composed; the rest is copied.
+Text below U+0300 is in NFC already. Otherwise each character is looked up once (array reads, vectorised over
+the text): if none is in doubt (quick check No or Maybe) and marks are in order, the text is in NFC. A starter
+whose quick check is Yes composes with nothing before it, so it begins a stretch that can be normalized by
+itself. Only stretches with something in doubt are decomposed, ordered and composed; the rest is copied.
 
-Source: Unicode Standard Annex #15 (9.0), sections 1.3, 3 and 9; The Unicode Standard 9.0, section 3.12 (Hangul).
+Source: Unicode Standard Annex #15 (9.0), sections 1.3, 3 and 9; The Unicode Standard 9.0, section 3.12
+(Hangul).
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ class Normalizer:
         stretches = self._doubtful(code_points)
         if not len(stretches):
             return data
-        result = []
+        result: list[Ids] = []
         at = 0
         for begin, end in stretches.tolist():
             composed = self._compose(self._decompose(code_points[begin:end].tolist()))

@@ -2,15 +2,15 @@
 
 Theory of operation
 -------------------
-The text between two control ids is one string, whoever wrote its parts: normalization, the split and the merges see
-it as a whole, as the publisher's tokenizer does. Trust decides one thing only, which bytes may match an added
-token: a match must lie within one trusted stretch (adjacent trusted runs form one stretch). So a marker in
-untrusted text, and one that is half trusted and half not, stays text.
+The text between two control ids is one string, whoever wrote its parts: normalization, the split and the
+merges see it as a whole, as the publisher's tokenizer does. Trust decides one thing only, which bytes may
+match an added token: a match must lie within one trusted stretch (adjacent trusted runs form one stretch). So
+a marker in untrusted text, and one that is half trusted and half not, stays text.
 
-Of several matches the earliest wins, and of those the longest. The automaton (Aho-Corasick, from the file) is in the
-state of the longest beginning of a marker that ends here; a state knows the longest marker that ends in it, and its
-own depth. The best match so far is final when what the state still follows begins after it; then the search goes on
-from the end of the match.
+Of several matches the earliest wins, and of those the longest. The automaton (Aho-Corasick, from the file) is
+in the state of the longest beginning of a marker that ends here; a state knows the longest marker that ends
+in it, and its own depth. The best match so far is final when what the state still follows begins after it;
+then the search goes on from the end of the match.
 
 Source: `tokenizers` AddedVocabulary (MatchKind::LeftmostLongest).
 """

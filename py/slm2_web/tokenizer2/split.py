@@ -2,15 +2,16 @@
 
 Theory of operation
 -------------------
-A piece is what one match of the pattern takes where the last piece ended. The automaton (compile/dfa.py) is run over the
-bytes from there until it is dead or the text ends. A state says whether a match ends after the byte just taken (ACCEPT),
-before the character just taken (ACCEPT_BEFORE: `(?!\\S)` needs to see one character more), or here if the text does
-(ACCEPT_AT_END). The match that was reported last is the one that a backtracking engine finds; patterns are such that
-there is always one. (A damaged file may have none: then a character is a piece, so that there is always progress.)
+A piece is what one match of the pattern takes where the last piece ended. The automaton (compile/dfa.py) is
+run over the bytes from there until it is dead or the text ends. A state says whether a match ends after the
+byte just taken (ACCEPT), before the character just taken (ACCEPT_BEFORE: `(?!\\S)` needs to see one character
+more), or here if the text does (ACCEPT_AT_END). The match that was reported last is the one that a
+backtracking engine finds; patterns are such that there is always one. (A damaged file may have none: then a
+character is a piece, so that there is always progress.)
 
-Most pieces end right before the byte where the automaton dies, and the state before says so: ACCEPT. Only for the
-others the run is looked at again. For every pattern that the compiler knows, a text is read at most three times,
-whatever it is: what a match looks at after its end has no second match that looks as far.
+Most pieces end right before the byte where the automaton dies, and the state before says so: ACCEPT. Only for
+the others the run is looked at again. For every pattern that the compiler knows, a text is read at most three
+times, whatever it is: what a match looks at after its end has no second match that looks as far.
 
 A state's row is a list of the rows that its bytes lead to, filled in when first needed: one indexing a byte.
 
@@ -24,15 +25,15 @@ from typing import Any, NamedTuple
 
 from slm2_web.tokenizer2.tables import ACCEPT, ACCEPT_AT_END, ACCEPT_BEFORE, DEAD, Bytes, Shorts, int_view
 
-# A row has 256 entries, the rows that its bytes lead to: None where that has not been looked up, _DEAD where no match
-# continues. Then come its state and the state's flags.
+# A row has 256 entries, the rows that its bytes lead to: None where that has not been looked up, _DEAD where
+# no match continues. Then come its state and the state's flags.
 _Row = list[Any]
 _DEAD: _Row = []
 _STATE, _FLAGS = 256, 257
 
 
 class Cuts(NamedTuple):
-    """Where pieces end: 0, and the end of each. Those up to `stable` do not depend on what may follow the text."""
+    """Where pieces end: 0, and the end of each. Those up to `stable` are so whatever follows the text."""
 
     ends: list[int]
     stable: int
@@ -87,7 +88,7 @@ class Splitter:
         return Cuts(ends, stable)
 
     def _end(self, data: bytes, start: int, dead_at: int, row: _Row) -> int:
-        """The end of the piece at `start`, whose run came to `dead_at` in the state of `row`; no match ends there."""
+        """The end of the piece at `start`, whose run came to `dead_at` in the state of `row`, not its end."""
         end = start
         if dead_at > start:
             # What counts is the state before the last character, which may be one that broke off.

@@ -1,20 +1,21 @@
 """tokenizer.slm2tok: the tables of a byte-level BPE tokenizer, packed for use in place.
 
-The file is a container (container.py, version 2). Sections are aligned to 64 bytes and hold one array each, all
-little-endian; every section is there, an empty one where there is nothing to say. Nothing is built at load time.
+The file is a container (container.py, version 2). Sections are aligned to 64 bytes and hold one array each,
+little-endian; every section is there, an empty one where there is nothing to say. Nothing is built at load
+time.
 
-    HEAD  u32[17]    the sizes of all the others, in this order:
+    HEAD  u32[17]   the sizes of all the others, in this order:
                       0 n_tokens            6 n_byte_classes   12 n_marker_classes
                       1 n_merges            7 start_state      13 n_norm_blocks
                       2 n_added             8 n_pair_slots     14 n_norm_records
                       3 normalizer          9 n_word_slots     15 n_norm_decomposed
                       4 split              10 max_word_bytes   16 n_norm_compositions
                       5 n_states           11 n_marker_states
-                     normalizer: 0 the publisher has none; 1 NFC of Unicode 9.0; 2 as received, by choice, although
-                     the publisher normalizes. Only 1 changes text. split: index in SPLITS; for people.
+                    normalizer: 0 the publisher has none; 1 NFC of Unicode 9.0; 2 as received, by choice,
+                    although the publisher normalizes. Only 1 changes text. split: index in SPLITS, for people
 
   The vocabulary
-    OFFS  u32[n_tokens + 1]   where each token's bytes begin in BLOB; an id whose token has no bytes has no token
+    OFFS  u32[n_tokens + 1]   where each token's bytes begin in BLOB; an id whose token has none has no token
     BLOB  u8[]                the tokens' bytes, one after the other; an added token's are its marker's text
     BYTE  u32[256]            id of the one-byte token, or NO_TOKEN
     MERG  u32[n_merges]       by rank: the id that the merge makes
@@ -23,49 +24,49 @@ little-endian; every section is there, an empty one where there is nothing to sa
   The merges as a double array: a trie of depth two over ids
     PBAS  u32[n_tokens]           base of each left id, or NO_TOKEN
     PSLT  u32[n_pair_slots, 2]    left id that owns the slot (NO_TOKEN: free), rank; each rank is in one slot
-                              The pair (l, r) is in slot s = PBAS[l] + r, less n_pair_slots if that is as large or
-                              larger, if PBAS[l] != NO_TOKEN and PSLT[s][0] == l; else it has no rank. PBAS[l] <
-                              n_pair_slots and r < n_tokens <= n_pair_slots, so s is always a slot.
+          The pair (l, r) is in slot s = PBAS[l] + r, less n_pair_slots if that is as large or larger, if
+          PBAS[l] != NO_TOKEN and PSLT[s][0] == l; else it has no rank. PBAS[l] < n_pair_slots and r <
+          n_tokens <= n_pair_slots, so s is always a slot.
 
   Tokens that the merges make of their own bytes: a shortcut for whole pieces, which never changes an id
-    WORD  u32[n_word_slots]   open addressing, linear probing upwards and around; id + 1, or 0 for empty. The slot of
-                              a token is FNV-1a (32 bits) of its bytes & (n_word_slots - 1), or the next free one.
-                              n_word_slots is a power of two, at most 3/4 are used. No added token. No token is
-                              longer than max_word_bytes.
+    WORD  u32[n_word_slots]
+          Open addressing, linear probing upwards and around; id + 1, or 0 for empty. The slot of a token is
+          FNV-1a (32 bits) of its bytes & (n_word_slots - 1), or the next free one. n_word_slots is a power of
+          two, at most 3/4 are used. No added token. No token is longer than max_word_bytes.
 
   The added tokens' automaton (Aho-Corasick, complete): special.py says how it is used
-    MCLS  u8[256]                             byte -> class, below n_marker_classes
+    MCLS  u8[256]                                  byte -> class, below n_marker_classes
     MGTO  u16[n_marker_states, n_marker_classes]   next state; state 0 is the root
-    MEND  u32[n_marker_states, 3]             id + 1 of the longest marker that ends in this state (0: none), its
-                                              length in bytes, depth of the state (bytes read that may still
-                                              be the beginning of a marker)
+    MEND  u32[n_marker_states, 3]
+          id + 1 of the longest marker that ends in this state (0: none), its length in bytes, depth of the
+          state (bytes read that may still be the beginning of a marker)
 
   The split automaton: split.py says how it is used
-    SCLS  u8[256]                             byte -> class, below n_byte_classes
-    SNXT  u16[n_states, n_byte_classes]       next state; state 0 is dead: no match continues
-    SFLG  u8[n_states]                        ACCEPT 1: a match ends after the byte just taken. ACCEPT_BEFORE 2: a match
-                                              ends before the character just taken. ACCEPT_AT_END 4: a match ends
-                                              here if the text does. With ACCEPT there is no other flag, and the
-                                              start state has none.
+    SCLS  u8[256]                         byte -> class, below n_byte_classes
+    SNXT  u16[n_states, n_byte_classes]   next state; state 0 is dead: no match continues
+    SFLG  u8[n_states]
+          ACCEPT 1: a match ends after the byte just taken. ACCEPT_BEFORE 2: a match ends before the character
+          just taken. ACCEPT_AT_END 4: a match ends here if the text does. With ACCEPT there is no other flag,
+          and the start state has none.
 
   NFC (empty but for normalizer 1): normalize.py says how it is used
-    NIDX  u16[8704]                           code point >> 7 -> block
-    NBLK  u16[n_norm_blocks, 128]             block, code point & 127 -> record; record 0: starter, quick check Yes,
-                                              no decomposition
-    NREC  u32[n_norm_records, 2]              bits 0-7 combining class; bit 8 NFC quick check is No or Maybe; bits
-                                              16-23 number of code points of the full canonical decomposition (0:
-                                              none); second word: where it begins in NDEC. Hangul is algorithmic:
-                                              syllables (U+AC00..U+D7A3) have record 0, jamo V and T have bit 8.
-    NDEC  u32[n_norm_decomposed]              code points
-    NCMP  u32[n_norm_compositions, 3]         first, second, composed; ascending by (first, second)
+    NIDX  u16[8704]                     code point >> 7 -> block
+    NBLK  u16[n_norm_blocks, 128]       block, code point & 127 -> record
+    NREC  u32[n_norm_records, 2]
+          First word: bits 0-7 combining class; bit 8 NFC quick check is No or Maybe; bits 16-23 number of
+          code points of the full canonical decomposition (0: none). Second word: where that begins in NDEC.
+          Record 0 is all 0. Hangul is algorithmic: syllables (U+AC00..U+D7A3) have record 0, jamo V and T
+          have bit 8.
+    NDEC  u32[n_norm_decomposed]        code points
+    NCMP  u32[n_norm_compositions, 3]   first, second, composed; ascending by (first, second)
 
 What `parse` accepts has these properties, which the code that uses the tables relies on:
 
 - Every index stays in its table, whatever the text.
 - Every merge concatenates: bytes(left) + bytes(right) == bytes(merged). With BYTE and WORD alike, encoding
   cannot change the (normalized) text: decode(encode(b)) == b.
-- No one-byte token, no word and no part or result of a merge is an added token. So text that is not trusted can never
-  give a control id.
+- No one-byte token, no word and no part or result of a merge is an added token. So text that is not trusted
+  can never give a control id.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ from numpy.typing import NDArray
 from slm2_web import container
 
 SPLITS = ("gpt-2", "smollm", "qwen2", "llama-bpe", "qwen35")
-NORMALIZERS = ("none", "nfc-9.0", "as-received")
 Normalizer = Literal["none", "nfc-9.0", "as-received"]
+NORMALIZERS: tuple[Normalizer, ...] = ("none", "nfc-9.0", "as-received")
 
 NO_TOKEN = 0xFFFFFFFF
 MAX_TOKENS = 1 << 20
@@ -194,7 +195,6 @@ def parse(data: bytes | memoryview) -> Tables:
         if not least <= n[field] <= most:
             raise container.damaged(f"HEAD {field}", str(n[field]), f"{least} to {most}")
     normalizer = NORMALIZERS[n["normalizer"]]
-    assert normalizer in ("none", "nfc-9.0", "as-received")
     tables = Tables(
         normalizer=normalizer,
         split=SPLITS[n["split"]],
@@ -231,9 +231,10 @@ def parse(data: bytes | memoryview) -> Tables:
     return tables
 
 
-_TAGS = tuple(
-    "HEAD OFFS BLOB BYTE MERG ADDT PBAS PSLT WORD MCLS MGTO MEND SCLS SNXT SFLG NIDX NBLK NREC NDEC NCMP".split()
-)
+_TAGS = (
+    "HEAD", "OFFS", "BLOB", "BYTE", "MERG", "ADDT", "PBAS", "PSLT", "WORD", "MCLS",
+    "MGTO", "MEND", "SCLS", "SNXT", "SFLG", "NIDX", "NBLK", "NREC", "NDEC", "NCMP",
+)  # fmt: skip
 _LIMITS = {
     "n_tokens": (1, MAX_TOKENS),
     "n_merges": (1, MAX_TOKENS),
@@ -418,8 +419,10 @@ def _check_norm(tables: Tables) -> None:
 
 def int_view(values: NDArray[Any]) -> memoryview[int]:
     """`values` indexed to Python integers, without the size of a list or the slowness of numpy's scalars."""
-    flat = np.ascontiguousarray(values)
-    return flat.data.cast("B").cast({1: "B", 2: "H", 4: "I"}[flat.itemsize])
+    raw = np.ascontiguousarray(values).data.cast("B")
+    if values.itemsize == 1:
+        return raw
+    return raw.cast("H") if values.itemsize == 2 else raw.cast("I")
 
 
 def _array(sections: dict[str, memoryview], tag: str, kind: str, *shape: int) -> NDArray[Any]:

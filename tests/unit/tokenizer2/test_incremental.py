@@ -83,7 +83,7 @@ def test_fuzz(qwen3_tokenizer: Tokenizer) -> None:
 
 def test_goes_back_a_word_only(qwen3_tokenizer: Tokenizer) -> None:
     encoded = Encoded(qwen3_tokenizer)
-    word = " tokenization of ordinary text".encode()
+    word = b" tokenization of ordinary text"
     for n in range(200):
         n_before = len(encoded.ids)
         assert n_before - encoded.append(Untrusted(word)) <= 2, n

@@ -1,4 +1,5 @@
-"""NFC of Unicode 9.0: the publisher's vectors, and Python's `unicodedata` where the two versions must agree."""
+"""NFC of Unicode 9.0: the publisher's vectors, and Python's `unicodedata` where the two versions must
+agree."""
 
 from __future__ import annotations
 

@@ -80,13 +80,15 @@ def assert_keeps_its_promises(data: bytes) -> bool:
     try:
         tokenizer = Tokenizer.from_bytes(data)
     except FormatError as error:
-        assert error.code == "format.tokenizer_file"
+        if error.code != "format.tokenizer_file":
+            raise
         return False
     try:
         ids = tokenizer.encode([Untrusted(TEXT)])
         tokenizer.encode([Trusted(TEXT)])
     except InputError as error:
-        assert error.code == "input.character"
+        if error.code != "input.character":
+            raise
         return True
     assert not any(map(tokenizer.is_control, ids))
     if tokenizer.normalizer is None:
