@@ -1,4 +1,9 @@
-"""Models on this machine: fetched and packed into build/models/NAME; again only when something changed."""
+"""Models on this machine: fetched and packed into build/models/NAME; again only when something changed.
+
+A publisher's small files lie in published/, by the asset's name: kilobytes that make a model's tokenizer,
+template and configuration certain to be had. Its weights are fetched; where they can't be, the model is
+packed without them, which is said, and tried again by the next call.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +16,13 @@ from typing import TYPE_CHECKING
 from slm2_web.compile.assets import Fetcher, check_asset
 from slm2_web.compile.models import MODELS, ModelSpec
 from slm2_web.compile.progress import Meter
-from slm2_web.errors import FormatError, InputError
-from slm2_web.manifest import parse_manifest
+from slm2_web.errors import AssetError, FormatError, InputError
+from slm2_web.manifest import FileEntry, Manifest, parse_manifest
 
 if TYPE_CHECKING:
     from slm2_web.compile.weights import Loss
 
+PUBLISHED = Path(__file__).parent / "published"
 # What a float matrix may become (pack_hf.QUANTIZATIONS); GGUF files are quantised already.
 QUANTIZATION_NAMES = ("q4_1", "q4_0", "q8_0")
 
@@ -37,6 +43,8 @@ def install_model(
 ) -> Path:
     """The packed model's directory, up to date. Its files are those in `source`, or fetched; the same bytes.
 
+    A Hugging Face model whose weights no source gives is packed without them, unless it is there with them.
+
     Raises: InputError `input.model` for a name that is not in the table; AssetError; FormatError.
     """
     spec = MODELS.get(name)
@@ -45,20 +53,35 @@ def install_model(
     out = models_folder(root) / name
     stamp = out.parent / f".{name}.stamp"
     key = hashlib.sha256(repr((spec, quantization, _code_digest())).encode()).hexdigest()
-    if stamp.is_file() and stamp.read_text("utf-8") == key and _looks_whole(out):
+    there = _whole(out)
+    if stamp.is_file() and stamp.read_text("utf-8") == key and there:
         return out
-    wanted = spec.files or {fetcher.assets[spec.asset].file: spec.asset}
     files: dict[str, Path] = {}
-    for file, asset in wanted.items():
-        if source is None:
-            files[file] = fetcher.fetch(asset)
-        else:
-            files[file] = source / file
-            check_asset(fetcher.assets[asset], files[file])
+    for file, asset in (spec.files or {fetcher.assets[spec.asset].file: spec.asset}).items():
+        try:
+            files[file] = _file(file, asset, fetcher, source)
+        except AssetError as error:
+            is_unreachable = error.code == "asset.unreachable" and source is None
+            if not spec.files or asset != spec.asset or not is_unreachable or (there and there.shards):
+                raise
+            say(error.message)
     stamp.unlink(missing_ok=True)
+    if spec.files and len(files) < len(spec.files):
+        _pack_text(files, out, spec, fetcher, say)
+        return out  # no stamp
     _pack(files, out, spec, quantization, say)
     stamp.write_text(key, "utf-8")
     return out
+
+
+def _file(file: str, asset: str, fetcher: Fetcher, source: Path | None) -> Path:
+    """A file of the model, its bytes checked."""
+    published = PUBLISHED / asset
+    if source is None and not published.is_file():
+        return fetcher.fetch(asset)
+    path = published if source is None else source / file
+    check_asset(fetcher.assets[asset], path)
+    return path
 
 
 def install_directory(
@@ -113,6 +136,18 @@ def _pack(
     meter.close("packed")
 
 
+def _pack_text(
+    files: Mapping[str, Path], out: Path, spec: ModelSpec, fetcher: Fetcher, say: Callable[[str], None]
+) -> None:
+    from slm2_web.compile.pack_text import pack_text
+    from slm2_web.compile.tokenizer_json import compile_tokenizer_json
+
+    weights = fetcher.assets[spec.asset]
+    say(f"packing {spec.name} into {out} without its weights: for tokenize and detokenize, not for generate")
+    missing = FileEntry(weights.file, weights.bytes, weights.sha256)
+    pack_text(files, out, spec, missing, compile_tokenizer_json)
+
+
 def _code_digest() -> str:
     """A digest of this package. Most of it has no say in a model's bytes, but packing takes 2 s only."""
     package = Path(__file__).parent.parent
@@ -123,13 +158,12 @@ def _code_digest() -> str:
     return digest.hexdigest()
 
 
-def _looks_whole(directory: Path) -> bool:
-    """Every file of the manifest is there in its size; `site` and the loaders check the bytes."""
+def _whole(directory: Path) -> Manifest | None:
+    """Its manifest, if every file of it is there in its size; `site` and the loaders check the bytes."""
     try:
         manifest = parse_manifest((directory / "manifest.json").read_bytes())
-        return all(
-            (directory / entry.file).stat().st_size == entry.bytes
-            for entry in (manifest.tokenizer, *manifest.shards)
-        )
+        sizes = ((directory / entry.file).stat().st_size for entry in (manifest.tokenizer, *manifest.shards))
+        entries = (entry.bytes for entry in (manifest.tokenizer, *manifest.shards))
+        return manifest if list(sizes) == list(entries) else None
     except (OSError, FormatError):
-        return False
+        return None

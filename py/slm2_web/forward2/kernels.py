@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
-from pathlib import Path
 from typing import Literal
+
+from slm2_web import shipped
 
 Access = Literal["read", "write"]
 
@@ -87,9 +87,5 @@ KERNELS: Mapping[str, Kernel] = {
 
 
 def shader_source(kernel: str) -> str:
-    """The WGSL text of a kernel: from the wheel, or from worker/shaders in a working tree."""
-    packaged = resources.files("slm2_web") / "shaders" / f"{kernel}.wgsl"
-    if packaged.is_file():
-        return packaged.read_text(encoding="utf-8")
-    tree = Path(__file__).parents[3] / "worker" / "shaders" / f"{kernel}.wgsl"
-    return tree.read_text(encoding="utf-8")
+    """The WGSL text of a kernel."""
+    return shipped.read("shaders", f"{kernel}.wgsl").decode("utf-8")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slm2_web import shipped
 from slm2_web.errors import DeviceError
 from slm2_web.forward2.exactmath import F32
 from slm2_web.forward2.wasm import (
@@ -24,7 +24,6 @@ from slm2_web.forward2.wasm import (
 from slm2_web.packed import PackedModel
 
 MAX_PAGES = 32768
-MODULES = Path(__file__).parents[3] / "worker" / "wasm"
 
 
 class NativeWasmBackend:
@@ -47,7 +46,7 @@ class NativeWasmBackend:
         config.shared_memory = True
         engine = wasmtime.Engine(config)
         name = "forward.shared.wasm" if shared else "forward.wasm"
-        module = wasmtime.Module.from_file(engine, str(MODULES / name))
+        module = wasmtime.Module(engine, shipped.read("wasm", name))
         pages = -(-(WEIGHTS_BASE + weights.size) // PAGE_BYTES)
         kind = wasmtime.MemoryType(wasmtime.Limits(pages, MAX_PAGES), shared=shared)
         stores = [wasmtime.Store(engine) for _ in range(self.n_threads)]

@@ -8,14 +8,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import wasmtime
 
+from slm2_web import shipped
 from slm2_web.tokenizer2.kernel import Kernel, KernelRefused, KernelTokenizer, Status
-
-MODULE = Path(__file__).resolve().parents[3] / "worker" / "wasm" / "tokenizer.wasm"
 
 _PAGE_BYTES = 1 << 16
 _ALIGNMENT = 64
@@ -28,7 +26,7 @@ def kernel_module(*, has_fuel: bool = False) -> tuple[wasmtime.Engine, wasmtime.
     config = wasmtime.Config()
     config.consume_fuel = has_fuel
     engine = wasmtime.Engine(config)
-    return engine, wasmtime.Module.from_file(engine, str(MODULE))
+    return engine, wasmtime.Module(engine, shipped.read("wasm", "tokenizer.wasm"))
 
 
 class WasmtimeKernel:
