@@ -20,6 +20,7 @@ import subprocess
 import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
@@ -123,14 +124,14 @@ def install_browsers() -> None:
 def setup(options: argparse.Namespace) -> None:
     """Set up .venv and compile the model."""
     make_venv(SITE_LOCK)
-    run(*COMPILE, "model", options.model)
+    run(*COMPILE, "model", options.model, *options.more)
     say(f"ready: {BIN / 'slm2-web'} --help")
 
 
 def site(options: argparse.Namespace) -> None:
     """Build the static site into --out."""
     make_venv(SITE_LOCK)
-    run(*COMPILE, "site", "--out", options.out, "--model", options.model)
+    run(*COMPILE, "site", "--out", options.out, "--model", options.model, *options.more)
 
 
 def demo(options: argparse.Namespace) -> None:
@@ -224,7 +225,11 @@ def parser() -> argparse.ArgumentParser:
         subs[name] = commands.add_parser(name, help=text, description=text)
         subs[name].set_defaults(function=function, out=ROOT / "dist")
     for name in ("demo", "setup", "site"):
-        subs[name].add_argument("--model", default=DEFAULT_MODEL, metavar="NAME", help="default: %(default)s")
+        add: Any = subs[name].add_argument
+        more = {"dest": "more", "action": "append", "default": []}  # passed on to slm2_web.compile
+        add("--model", default=DEFAULT_MODEL, metavar="NAME", help="default: %(default)s")
+        add("--from", type=lambda d: f"--from={os.path.abspath(d)}", metavar="DIR", **more)
+        add("--quant", type="--quant={}".format, metavar="TYPE", **more)
     subs["demo"].add_argument("--port", type=int, metavar="N", help="default: 8000, or the next free one")
     subs["test"].epilog = "Any other argument is given to pytest, and only tests run: test -k tokenizer"
     subs["site"].add_argument("--out", type=Path, required=True, metavar="DIR", help="the site's folder")

@@ -20,6 +20,7 @@ settings.load_profile("patient")
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = "smollm2-135m"
+QWEN3_TOKENIZER = "qwen3-0.6b/tokenizer.json"
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +30,15 @@ def smollm2_gguf() -> Path:
         return Fetcher.from_environment(ROOT).fetch(MODELS[MODEL].asset)
     except AssetError as error:
         pytest.fail(f"the tests need the model file {MODELS[MODEL].asset}: {error}", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def qwen3_json() -> Path:
+    """Qwen3's tokenizer.json, from the cache, a folder of SLM2_ASSET_DIR, or its sources."""
+    try:
+        return Fetcher.from_environment(ROOT).fetch(QWEN3_TOKENIZER)
+    except AssetError as error:
+        pytest.fail(f"the tests need the file {QWEN3_TOKENIZER}: {error}", pytrace=False)
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,9 @@
-"""A llama in float64 numpy: the oracle for accuracy. No quantised activations, no cache, no contract.
+"""The network in float64 numpy: the oracle for accuracy. No quantised activations, no cache, no contract.
 
-It reads the dequantised weights of a packed model and follows the published architecture: RMSNorm, rotary
-embedding on halves, grouped-query attention, SwiGLU, tied output. Against it the reference may differ by what
-int8 activations cost, and by nothing else.
+It reads the dequantised weights of a packed model and follows the published architectures: RMSNorm, biases
+(qwen2) or a norm of each head (qwen3) on q and k, rotary embedding on halves, grouped-query attention,
+SwiGLU, tied output or not. Against it the reference may differ by what int8 activations cost, and by nothing
+else.
 """
 
 from __future__ import annotations
@@ -49,9 +50,12 @@ class FloatLlama:
         cos, sin = np.cos(angle)[:, None, :], np.sin(angle)[:, None, :]
         mask = np.where(np.tri(n, dtype=bool), 0.0, -np.inf)
 
+        def scaled(v: F64) -> F64:
+            unit: F64 = v / np.sqrt((v * v).mean(axis=-1, keepdims=True) + c.norm_eps)
+            return unit
+
         def norm(v: F64, name: str) -> F64:
-            scale: F64 = v / np.sqrt((v * v).mean(axis=1, keepdims=True) + c.norm_eps) * self._tensor(name)
-            return scale
+            return scaled(v) * self._tensor(name)
 
         def rotate(v: F64) -> F64:
             a, b = v[..., :half], v[..., half:]
@@ -61,10 +65,15 @@ class FloatLlama:
             layer = f"layers.{i}"
             h = norm(x, f"{layer}.attn_norm")
             qkv = h @ self._rows(f"{layer}.attn_qkv", *(f"{layer}.attn_{p}" for p in "qkv")).T
+            if c.network.qkv_bias:
+                qkv = qkv + self._tensor(f"{layer}.qkv_bias")
             heads = qkv.reshape(n, c.n_heads + 2 * c.n_kv_heads, c.head_dim)
             share = c.n_heads // c.n_kv_heads
-            q = rotate(heads[:, : c.n_heads])
-            k = np.repeat(rotate(heads[:, c.n_heads : c.n_heads + c.n_kv_heads]), share, axis=1)
+            q, k = heads[:, : c.n_heads], heads[:, c.n_heads : c.n_heads + c.n_kv_heads]
+            if c.network.head_norm:
+                q_weight, k_weight = self._tensor(f"{layer}.qk_norm").reshape(2, -1)
+                q, k = scaled(q) * q_weight, scaled(k) * k_weight
+            q, k = rotate(q), np.repeat(rotate(k), share, axis=1)
             v = np.repeat(heads[:, c.n_heads + c.n_kv_heads :], share, axis=1)
             scores = np.einsum("thd,jhd->htj", q, k) / np.sqrt(c.head_dim) + mask
             weights = np.exp(scores - scores.max(axis=2, keepdims=True))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as HfTokenizer
 
 from slm2_web.tokenizer2.runs import Control, Run, Trusted
+from slm2_web.tokenizer2.tokenizer import Tokenizer
 
 VECTORS = Path(__file__).with_name("unit") / "vectors"
 CONTROL_TYPE = 3
@@ -48,6 +50,11 @@ def bpe_oracle(metadata: Mapping[str, Any], *, added: bool) -> Any:
             [AddedToken(marker, special=True, normalized=False) for marker in control_markers(metadata)]
         )
     return oracle
+
+
+def json_oracle(data: Mapping[str, Any], *, added: bool) -> Any:
+    """`tokenizers` of a tokenizer.json. added: whether it knows the added tokens."""
+    return HfTokenizer.from_str(json.dumps({**data, "added_tokens": data["added_tokens"] if added else []}))
 
 
 def control_markers(metadata: Mapping[str, Any]) -> dict[str, int]:
@@ -130,7 +137,25 @@ _OTHERS = [
 _POOLS: Sequence[Sequence[str]] = (_SPACES, _CONTRACTIONS, _NUMBERS, _LETTERS, _OTHERS)
 
 
-def fuzz_texts(seed: int, count: int, tokens: Sequence[str] = ()) -> Iterator[str]:
+def token_texts(tokenizer: Tokenizer) -> list[str]:
+    """The tokens that are UTF-8 by themselves, as text."""
+    texts = []
+    for token_id in range(tokenizer.n_tokens):
+        try:
+            texts.append(tokenizer.token_bytes(token_id).decode())
+        except UnicodeDecodeError:
+            continue
+    return texts
+
+
+def any_text(_: str) -> bool:
+    """For `fuzz_texts`: there is nothing on which we differ."""
+    return True
+
+
+def fuzz_texts(
+    seed: int, count: int, tokens: Sequence[str] = (), accept: Callable[[str], bool] = is_comparable
+) -> Iterator[str]:
     """`count` strings: mixtures of classes, random scalars, and texts of `tokens`."""
     rng = random.Random(seed)
     made = 0
@@ -146,7 +171,7 @@ def fuzz_texts(seed: int, count: int, tokens: Sequence[str] = ()) -> Iterator[st
             else:
                 parts.append(rng.choice(rng.choice(pools)))
         text = "".join(parts)
-        if is_comparable(text):
+        if accept(text):
             made += 1
             yield text
 

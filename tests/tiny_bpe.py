@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from slm2_web.compile.tokenizer import byte_alphabet
+from slm2_web.compile.vocabulary import byte_alphabet
 
 MERGES = ("h e", "l l", "he ll", "hell o", "Ġ hello", "a a", "aa aa", "Ġ Ġ", "1 2", "i m", "im _")
 MARKERS = ("<|im_start|>", "<|im_end|>", "<|im_end|>!")

@@ -1,4 +1,4 @@
-"""Tiny random llama models as GGUF files, for tests: real vocabulary, real template, a few KB of weights.
+"""Tiny random models as GGUF files, for tests: real vocabulary, real template, a few KB of weights.
 
     tiny = make_tiny_gguf(tmp_path / "tiny.gguf", seed=1, block="q4_0")
     manifest = pack_gguf(tiny.path, tmp_path / "tiny", tiny.spec)
@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slm2_web.compile.models import ModelSpec
+from slm2_web.manifest import ARCHITECTURES
 
 CONTROL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 # SmolLM2-135M-Instruct's tokenizer.chat_template, sha256 872be49d...
@@ -82,15 +83,19 @@ def make_tiny_gguf(
     rope_theta: float = 10_000.0,
     norm_eps: float = 1e-5,
     tied: bool = True,
+    architecture: str = "llama",
+    head_dim: int | None = None,
     blocks: Mapping[str, str] = {},
     metadata: Mapping[str, Any] = {},
     tensors: Mapping[str, Floats | tuple[NDArray[Any], str] | None] = {},
 ) -> TinyGguf:
-    """Write a random llama model to `path`.
+    """Write a random model to `path`.
 
     block        type of the layers' matrices: q4_0, q4_1, q8_0, or a float type f32, f16, bf16
     embed_block  type of the embedding, and of the output matrix where not `tied`
     blocks       type of single tensors, by GGUF name, over the two above (norms are f32 unless named here)
+    architecture llama, qwen2 or qwen3; q and k are interleaved in llama's files only
+    head_dim     of a model that names it (key_length), such as qwen3; else dim / n_heads
     n_vocab      at least 259: the control tokens and the bytes
     metadata     keys to set or replace (int: uint32; float: float32; bool, str, list as they are), or to
                  leave out (None)
@@ -98,7 +103,9 @@ def make_tiny_gguf(
                  to be quantised, or None to leave it out
     """
     rng = np.random.default_rng(seed)
-    head_dim = dim // n_heads
+    network = ARCHITECTURES.get(architecture, ARCHITECTURES["llama"])
+    named_heads = {} if head_dim is None else {"key_length": head_dim, "value_length": head_dim}
+    head_dim = head_dim or dim // n_heads
     q_rows, kv_rows = n_heads * head_dim, n_kv_heads * head_dim
     weights: dict[str, Floats] = {}
     written: dict[str, tuple[NDArray[Any], str]] = {}
@@ -108,7 +115,7 @@ def make_tiny_gguf(
         if rows == 1:
             values = np.float32(1) + values.reshape(-1) / np.float32(4)
         kind = blocks.get(theirs, kind)
-        stored = interleaved(values, heads) if heads else values
+        stored = interleaved(values, heads) if heads and architecture == "llama" else values
         written[theirs] = stored, kind
         weights[ours] = stored_values(values, kind).reshape(rows, cols)
 
@@ -119,6 +126,12 @@ def make_tiny_gguf(
         add(ours + "attn_q", theirs + "attn_q.weight", q_rows, dim, block, n_heads)
         add(ours + "attn_k", theirs + "attn_k.weight", kv_rows, dim, block, n_kv_heads)
         add(ours + "attn_v", theirs + "attn_v.weight", kv_rows, dim, block)
+        if network.qkv_bias:
+            for x, rows in (("q", q_rows), ("k", kv_rows), ("v", kv_rows)):
+                add(ours + f"{x}_bias", theirs + f"attn_{x}.bias", 1, rows, "f32")
+        if network.head_norm:
+            for x in "qk":
+                add(ours + f"{x}_norm", theirs + f"attn_{x}_norm.weight", 1, head_dim, "f32")
         add(ours + "attn_out", theirs + "attn_output.weight", dim, q_rows, block)
         add(ours + "ffn_norm", theirs + "ffn_norm.weight", 1, dim, "f32")
         add(ours + "ffn_gate", theirs + "ffn_gate.weight", hidden_dim, dim, block)
@@ -135,19 +148,21 @@ def make_tiny_gguf(
 
     tokens, merges = tiny_vocabulary(n_vocab)
     keys: dict[str, Any] = {
+        "general.architecture": architecture,
         "general.type": "model",
         "general.name": "tiny",
         "general.quantization_version": 2,
-        "llama.block_count": n_layers,
-        "llama.context_length": max_seq_len,
-        "llama.embedding_length": dim,
-        "llama.feed_forward_length": hidden_dim,
-        "llama.attention.head_count": n_heads,
-        "llama.attention.head_count_kv": n_kv_heads,
-        "llama.attention.layer_norm_rms_epsilon": norm_eps,
-        "llama.rope.freq_base": rope_theta,
-        "llama.rope.dimension_count": head_dim,
-        "llama.vocab_size": n_vocab,
+        f"{architecture}.block_count": n_layers,
+        f"{architecture}.context_length": max_seq_len,
+        f"{architecture}.embedding_length": dim,
+        f"{architecture}.feed_forward_length": hidden_dim,
+        f"{architecture}.attention.head_count": n_heads,
+        f"{architecture}.attention.head_count_kv": n_kv_heads,
+        f"{architecture}.attention.layer_norm_rms_epsilon": norm_eps,
+        f"{architecture}.rope.freq_base": rope_theta,
+        f"{architecture}.rope.dimension_count": head_dim,
+        f"{architecture}.vocab_size": n_vocab,
+        **{f"{architecture}.attention.{key}": value for key, value in named_heads.items()},
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "smollm",
         "tokenizer.ggml.tokens": tokens,

@@ -23,6 +23,7 @@ import {
   PROTOCOL_VERSION,
   ProtocolError,
 } from "../worker/protocol.js";
+import { fetchSite } from "../worker/site.js";
 
 export {
   AssetError,
@@ -32,6 +33,7 @@ export {
   FormatError,
   InputError,
   ProtocolError,
+  RANGES,
   REASONS,
   Slm2Error,
   STAGES,
@@ -68,6 +70,11 @@ const PARAMS = {
 };
 const NOT_PARAMS = ["signal", "onPrefill"];
 
+// What this script came with; `load` hears of a failure.
+const HOME = new URL("../", import.meta.url);
+let ownSite = fetchSite(HOME);
+ownSite.catch(() => {});
+
 // A worker that has not ended itself by then is ended.
 const DISPOSE_MS = 1000;
 
@@ -77,22 +84,35 @@ const DISPOSE_MS = 1000;
  * ProtocolError; Cancelled after `signal`.
  * @param {LoadOptions} [options] @returns {Promise<Slm>} */
 async function load(options = {}) {
+  checkOptions(options);
   const { signal, executor = "auto", onProgress, onWarning } = options;
-  const root = new URL(options.root ?? "../", options.root ? document.baseURI : import.meta.url);
+  const root = options.root === undefined ? HOME : ownUrl(options.root);
   if (!EXECUTORS.includes(executor)) {
     throw badInput("input.params", "options.executor", executor, EXECUTORS.join(" | "));
   }
+  if (options.model !== undefined && typeof options.model !== "string") {
+    throw badInput("input.model", "options.model", options.model, "a string");
+  }
   throwIfAborted(signal);
-  const model = options.model ?? (await defaultModel(root));
+  const site = await siteOf(root);
+  const model = options.model ?? site.default_model;
   throwIfAborted(signal);
 
   const control = sharedWords();
-  const worker = new Worker(new URL("worker/worker.js", root), { type: "module", name: "slm2 engine" });
-  const loader = new Worker(new URL("worker/loader.js", root), { type: "module", name: "slm2 loader" });
-  const end = () => [worker, loader].forEach((each) => each.terminate());
+  /** @type {Worker[]} */
+  const workers = [];
+  /** @param {string} script @param {string} name */
+  const start = (script, name) => {
+    workers.push(startWorker(new URL(script, root), name));
+    return workers[workers.length - 1];
+  };
+  let abort = () => {};
   try {
+    const worker = start("worker/worker.js", "slm2 engine");
+    const loader = start("worker/loader.js", "slm2 loader");
     return await new Promise((resolve, reject) => {
-      signal?.addEventListener("abort", () => reject(cancelled("load")), { once: true });
+      abort = () => reject(cancelled("load"));
+      signal?.addEventListener("abort", abort);
       for (const [each, channel] of /** @type {const} */ ([
         [worker, "worker_to_page"],
         [loader, "loader_to_page"],
@@ -115,6 +135,7 @@ async function load(options = {}) {
       const init = {
         type: "init",
         version: PROTOCOL_VERSION,
+        site: site.version,
         root: root.href,
         executor,
         control: /** @type {SharedArrayBuffer | null} */ (control?.buffer ?? null),
@@ -124,6 +145,7 @@ async function load(options = {}) {
       const request = {
         type: "load",
         version: PROTOCOL_VERSION,
+        site: site.version,
         root: root.href,
         model,
         shared: control !== null,
@@ -133,8 +155,10 @@ async function load(options = {}) {
       loader.postMessage(request, [port2]);
     });
   } catch (error) {
-    end();
+    for (const each of workers) each.terminate();
     throw error;
+  } finally {
+    signal?.removeEventListener("abort", abort);
   }
 }
 
@@ -169,6 +193,7 @@ class Slm {
    * still running or the model is disposed of.
    * @param {Message[]} messages @param {ChatOptions} [options] @returns {Chat} */
   chat(messages, options = {}) {
+    checkOptions(options);
     if (this.#ended) throw this.#ended;
     if (this.#chat) {
       throw new ProtocolError("protocol.state", "chat: the reply before is still running", { state: "busy" });
@@ -245,6 +270,8 @@ class Chat {
   #over = false;
   /** @type {() => void} */
   #wake = () => {};
+  /** The call of `next` before: they answer one after the other. @type {Promise<unknown>} */
+  #before = Promise.resolve();
   #cancel;
   #onPrefill;
 
@@ -270,7 +297,14 @@ class Chat {
   }
 
   /** @returns {Promise<IteratorResult<string, undefined>>} */
-  async next() {
+  next() {
+    const step = this.#before.then(() => this.#next());
+    this.#before = step.catch(() => {});
+    return step;
+  }
+
+  /** @returns {Promise<IteratorResult<string, undefined>>} */
+  async #next() {
     while (this.#deltas.length === 0 && !this.#over) {
       await new Promise((resolve) => (this.#wake = () => resolve(undefined)));
     }
@@ -367,16 +401,27 @@ function listen(worker, channel, fail, receive) {
   };
 }
 
-/** The name of the model that this site offers first. @param {URL} root @returns {Promise<string>} */
-async function defaultModel(root) {
-  const url = new URL("site.json", root);
+/** @param {URL} url @param {string} name */
+function startWorker(url, name) {
   try {
-    const response = await fetch(url, { cache: "no-cache" });
-    if (!response.ok) throw new Error(`HTTP status ${response.status}`);
-    return (await response.json()).default_model;
+    return new Worker(url, { type: "module", name });
   } catch (error) {
-    throw new AssetError("asset.unreachable", `${url}: ${error}`, { url: url.href });
+    throw new DeviceError("device.worker", `${name}: ${error}`, { url: url.href });
   }
+}
+
+/** site.json: of the site that this script is of, as it was then; of another one as it is now.
+ * @param {URL} root */
+function siteOf(root) {
+  if (root.href !== HOME.href) return fetchSite(root);
+  return ownSite.catch(() => (ownSite = fetchSite(HOME)));
+}
+
+/** A site's root, where workers may be started from. @param {string | URL} root */
+function ownUrl(root) {
+  const url = URL.canParse(root, document.baseURI) ? new URL(root, document.baseURI) : null;
+  if (url?.origin === location.origin) return url;
+  throw badInput("input.params", "options.root", root, `a URL of ${location.origin}`);
 }
 
 /** The control words, or null where the page may share no memory. The constructor is what counts: there are
@@ -398,6 +443,23 @@ function encodeMessages(messages) {
     }
     return { role, content: encode(content, `messages[${i}].content`) };
   });
+}
+
+/** Whatever else they hold: that they are options, and that what is called can be.
+ * @param {LoadOptions & ChatOptions} options */
+function checkOptions(options) {
+  if (typeof options !== "object" || options === null) {
+    throw badInput("input.params", "options", options, "an object");
+  }
+  const { signal, onProgress, onWarning, onPrefill } = options;
+  if (signal !== undefined && !(signal instanceof AbortSignal)) {
+    throw badInput("input.params", "options.signal", signal, "an AbortSignal");
+  }
+  for (const [name, callback] of Object.entries({ onProgress, onWarning, onPrefill })) {
+    if (callback !== undefined && typeof callback !== "function") {
+      throw badInput("input.params", `options.${name}`, callback, "a function");
+    }
+  }
 }
 
 /** @param {ChatOptions} options */
@@ -430,9 +492,17 @@ function string(value, place) {
 
 /** @param {string} code @param {string} place @param {unknown} value @param {string} allowed */
 function badInput(code, place, value, allowed) {
-  const text = typeof value === "string" ? JSON.stringify(value) : String(value);
+  const text = show(value);
   const found = text.length > 80 ? `${text.slice(0, 77)}...` : text;
   return new InputError(code, `${place}: found ${found}; allowed: ${allowed}`, { place, found, allowed });
+}
+
+/** @param {unknown} value */
+function show(value) {
+  if (typeof value === "string") return JSON.stringify(value);
+  if (Array.isArray(value)) return `a list of ${value.length}`;
+  if (value instanceof URL) return value.href;
+  return typeof value === "object" && value !== null ? "an object" : String(value);
 }
 
 /** @param {string} what */

@@ -13,6 +13,8 @@ import { button, byId, seconds } from "./dom.js";
 import { code, errorCard } from "./errors.js";
 import { Settings } from "./settings.js";
 import { StageTable } from "./stages.js";
+import { keep, kept } from "./tab.js";
+import { difference, readTranscript } from "./transcript.js";
 import { Turn } from "./turn.js";
 
 /** @typedef {Awaited<ReturnType<typeof SLM2.load>>} Model */
@@ -55,6 +57,12 @@ function setState(state) {
 
 const state = () => document.documentElement.dataset.state;
 
+/** Adds a line to the notes on loading, once. @param {string} text */
+function note(text) {
+  const lines = (notes.textContent ?? "").split("\n");
+  if (!lines.includes(text)) notes.textContent += `${text}\n`;
+}
+
 /** Says something to who cannot see the page. @param {string} text */
 const say = (text) => (byId("status", HTMLElement).textContent = text);
 
@@ -81,7 +89,7 @@ async function load() {
         if (begun) say(`Loading: ${begun}`);
       },
       onWarning(warning) {
-        notes.textContent += `${warning.meaning} ${warning.remedy} (${warning.code}: ${warning.message})\n`;
+        note(`${warning.meaning} ${warning.remedy} (${warning.code}: ${warning.message})`);
       },
     });
   } catch (error) {
@@ -96,23 +104,28 @@ async function load() {
   }
   showModel(model.info);
   setState("ready");
-  void keepOffline();
+  void keepStorage();
+  void keepOffline(model.info.site);
   if (current) void answer(current);
 }
 
 /** @param {Record<string, any>} info */
-function showModel({ model, executor, adapter, defaults, timings, memory }) {
-  const runs = [model.title, EXECUTOR_NAMES[executor] ?? executor, adapter];
-  byId("runs", HTMLElement).textContent = runs.filter(Boolean).join(" · ");
-  byId("runs", HTMLElement).title = runs.filter(Boolean).join(" · ");
+function showModel({ model, executor, adapter, fallback, defaults, timings, memory }) {
+  const runs = [model.title, EXECUTOR_NAMES[executor] ?? executor, adapter].filter(Boolean).join(" · ");
+  byId("runs", HTMLElement).textContent = runs;
+  byId("runs", HTMLElement).title = runs;
+  // The header shows as much of it as there is room for.
+  note(`${runs}.`);
+  if (fallback) note(`WebGPU was not used: ${fallback.message} (${fallback.code}).`);
   stages.finish(timings);
   byId("loading-title", HTMLElement).textContent = `Ready in ${seconds(timings.total_ms)}`;
   const shared = memory.weights_shared ? "shared memory" : "memory that is not shared: no cross-origin isolation";
   const parts = [memory.python_heap_bytes, memory.device_cache_bytes, memory.device_work_bytes];
   const [total, heap, cache, work] = [parts.reduce((a, b) => a + b, 0), ...parts].map((b) => (b / 1e6).toFixed(0));
-  notes.textContent +=
+  note(
     `${(memory.weights_bytes / 1e6).toFixed(0)} MB of weights in ${shared}; beside them ${total} MB: ` +
-    `Python’s heap with the vocabulary ${heap}, the conversation’s cache ${cache}, the kernels’ buffers ${work}.\n`;
+      `Python’s heap with the vocabulary ${heap}, the conversation’s cache ${cache}, the kernels’ buffers ${work}.`,
+  );
   if (turns.length > 0) loading.open = false;
   settings.showDefaults({ ...defaults, system: model.default_system });
   say("The model is ready.");
@@ -121,20 +134,35 @@ function showModel({ model, executor, adapter, defaults, timings, memory }) {
 /** @param {unknown} error */
 function loadActions(error) {
   if (code(error) === "protocol.version") return [button("Reload the page", () => location.reload())];
-  if (code(error).startsWith("input.")) {
-    return [button("Use the model of this site", () => (location.search = ""))];
-  }
+  if (code(error) === "input.model") return [button("Use the model of this site", () => openWithout("model"))];
+  if (code(error) === "input.params") return [button("Use the fastest that works", () => openWithout("executor"))];
   return [button("Try again", () => void load())];
 }
 
-/** After a first visit, the page opens without a network. */
-async function keepOffline() {
+/** Opens the page again without a part of its query. @param {string} name */
+function openWithout(name) {
+  const query = new URLSearchParams(location.search);
+  query.delete(name);
+  location.search = query.toString();
+}
+
+/** Asks the browser not to drop the model when space runs short. Nothing here depends on its answer. */
+async function keepStorage() {
+  try {
+    if (!(await navigator.storage.persisted())) await navigator.storage.persist();
+  } catch (error) {
+    console.warn("storage may be cleared:", error);
+  }
+}
+
+/** After a first visit, the page opens without a network (sw.js). @param {string} version of this page */
+async function keepOffline(version) {
   if (!("serviceWorker" in navigator)) return;
   try {
-    const site = await (await fetch("site.json", { cache: "no-cache" })).json();
-    await navigator.serviceWorker.register(`sw.js?version=${site.version.slice(0, 16)}`);
-    await navigator.serviceWorker.ready;
-    notes.textContent += "This page is kept for use without a network.\n";
+    await navigator.serviceWorker.register("sw.js");
+    const { scope } = await navigator.serviceWorker.ready;
+    const kept = await caches.match(new URL("site.json", scope), { cacheName: `slm2-site ${scope} ${version}` });
+    if (kept) note("This page is kept for use without a network.");
   } catch (error) {
     console.warn("not kept for use without a network:", error);
   }
@@ -142,18 +170,31 @@ async function keepOffline() {
 
 // --- the conversation ------------------------------------------------------------------------------------
 
+/** Whether a reply may be asked for now; goes to the setting that is wrong. */
+function mayAsk() {
+  if (current) return false;
+  const wrong = settings.firstWrong();
+  if (wrong) settings.open(wrong);
+  return wrong === null;
+}
+
+/** A new turn at the end of the conversation. @param {string} question
+ * @param {import("./transcript.js").Recorded | null} [recorded] */
+function addTurn(question, recorded = null) {
+  const again = () => {
+    if (model && turns.at(-1) === turn && mayAsk()) void answer(turn);
+  };
+  const turn = new Turn(question, again, recorded);
+  turns.push(turn);
+  log.append(turn.element);
+  welcome.hidden = true;
+  return turn;
+}
+
 /** @param {string} question */
 function ask(question) {
-  if (current || question.trim() === "") return;
-  const wrong = settings.firstWrong();
-  if (wrong) {
-    settings.open(wrong);
-    return;
-  }
-  current = new Turn(question);
-  turns.push(current);
-  log.append(current.element);
-  welcome.hidden = true;
+  if (question.trim() === "" || !mayAsk()) return;
+  current = addTurn(question);
   input.value = "";
   fitInput();
   input.focus();
@@ -172,40 +213,62 @@ async function answer(turn) {
     if (!model) throw new Error("no model");
     turn.begin(model.info.model.title);
     follow();
-    const before = turns.slice(0, turns.indexOf(turn)).flatMap((each) => each.messages());
-    const messages = [...settings.system(), ...before, { role: "user", content: turn.question }];
+    const { messages, params } = turn.recorded?.request ?? request(turn);
     chat = model.chat(messages, {
-      ...settings.params(),
+      ...params,
       onPrefill: (done, total) => turn.prefill(done, total),
     });
     for await (const delta of chat) {
       const pinned = isPinned();
       turn.append(delta, chat.nTokens);
+      // A stopped run is made again as far as it went.
+      const { reason, generated_ids } = turn.recorded ?? {};
+      if (reason === "cancelled" && chat.nTokens >= (generated_ids?.length ?? 0)) chat.cancel();
       if (pinned) follow();
       else latest.hidden = false;
     }
     const pinned = isPinned();
-    turn.end(await chat.result);
+    const result = await chat.result;
+    turn.end(result);
+    const { recorded } = turn;
+    say(recorded ? turn.judge(difference(recorded, JSON.parse(result.transcript))) : "");
     if (pinned) follow();
-    say("");
-    byId("announcer", HTMLElement).textContent = turn.answer ?? "";
+    if (turns.includes(turn)) byId("announcer", HTMLElement).textContent = turn.answer ?? "";
   } catch (error) {
     turn.fail(error, turnActions(error, turn));
     follow();
   }
   chat = null;
   current = null;
+  keep(turns);
   latest.hidden = true;
   setState(model?.failure ? "error" : "ready");
+}
+
+/** What a turn asks of the model: the conversation before it and its question. @param {Turn} turn */
+function request(turn) {
+  const before = turns.slice(0, turns.indexOf(turn)).flatMap((each) => each.messages());
+  const messages = [...settings.system(), ...before, { role: "user", content: turn.question }];
+  return { messages, params: settings.params() };
+}
+
+/** Makes a saved run again, and compares. @param {File} file */
+async function check(file) {
+  try {
+    const recorded = await readTranscript(file);
+    if (!model || current) return;
+    const turn = addTurn(String(recorded.request.messages.at(-1)?.content ?? ""), recorded);
+    await answer(turn);
+  } catch (error) {
+    addTurn(file.name).fail(error, []);
+  }
 }
 
 /** @param {unknown} error @param {Turn} turn */
 function turnActions(error, turn) {
   const edit = button("Edit the message", () => {
     remove(turn);
-    input.value = turn.question;
-    fitInput();
-    input.focus();
+    takeBack(turn.question);
   });
   const again = button("Try again", () => {
     if (current) return;
@@ -217,7 +280,7 @@ function turnActions(error, turn) {
   });
   if (!(error instanceof Slm2Error)) return [button("Reload the page", () => location.reload())];
   if (error.code === "protocol.version") return [button("Reload the page", () => location.reload())];
-  if (error.code === "input.budget") return [edit, button("New chat", () => void newChat())];
+  if (error.code === "input.budget") return [edit, button("New chat", newChat)];
   if (error.code === "input.params") return [edit, button("Settings", () => settings.open())];
   return error.code.startsWith("input.") || error.code.startsWith("template.") ? [edit] : [again, edit];
 }
@@ -230,10 +293,16 @@ function stopReply() {
     const turn = current;
     remove(turn);
     current = null;
-    if (input.value === "") input.value = turn.question;
-    fitInput();
+    takeBack(turn.question);
     setState(state() === "error" ? "error" : "loading");
   }
+  input.focus();
+}
+
+/** Puts a message back to where it was typed, above what has been typed since. @param {string} question */
+function takeBack(question) {
+  input.value = input.value.trim() === "" ? question : `${question}\n\n${input.value}`;
+  fitInput();
   input.focus();
 }
 
@@ -242,17 +311,27 @@ function remove(turn) {
   turns = turns.filter((each) => each !== turn);
   turn.element.remove();
   welcome.hidden = turns.length > 0;
+  keep(turns);
 }
 
-async function newChat() {
-  if (chat) {
-    chat.cancel();
-    await chat.result.catch(() => {});
-  } else if (current) {
-    stopReply();
+/** The conversation as it was before a reload, as far as it can be shown. */
+function restore() {
+  for (const { question, answered } of kept()) {
+    const turn = addTurn(question);
+    try {
+      turn.restore(answered);
+    } catch {
+      remove(turn);
+    }
   }
+  follow();
+}
+
+function newChat() {
+  if (chat || current) stopReply();
   for (const turn of turns) turn.element.remove();
   turns = [];
+  keep(turns);
   welcome.hidden = false;
   byId("announcer", HTMLElement).textContent = "";
   page.scrollTop = 0;
@@ -293,9 +372,18 @@ latest.addEventListener("click", follow);
 page.addEventListener("scroll", () => {
   if (isPinned()) latest.hidden = true;
 });
-byId("new-chat", HTMLButtonElement).addEventListener("click", () => void newChat());
+byId("new-chat", HTMLButtonElement).addEventListener("click", newChat);
+byId("check", HTMLButtonElement).addEventListener("click", () => {
+  if (model && !current) byId("transcript", HTMLInputElement).click();
+});
+byId("transcript", HTMLInputElement).addEventListener("change", ({ target }) => {
+  const field = /** @type {HTMLInputElement} */ (target);
+  for (const file of field.files ?? []) void check(file);
+  field.value = "";
+});
 for (const example of byId("examples", HTMLElement).querySelectorAll("button")) {
   example.addEventListener("click", () => ask(example.textContent ?? ""));
 }
 
+restore();
 void load();

@@ -1,6 +1,7 @@
 // The settings drawer: sampling parameters and the system prompt, checked as they are typed, kept in
 // localStorage. An empty field is no setting: the model's own value counts.
 
+import { RANGES } from "./client.js";
 import { button, byId, make } from "./dom.js";
 
 /** What is wrong with a text, or "" if nothing is. @typedef {(text: string) => string} Check */
@@ -10,51 +11,52 @@ import { button, byId, make } from "./dom.js";
 
 const STORAGE_KEY = "slm2-settings";
 
-/** @param {number} low @param {number} high @param {boolean} [above] without `low` itself @returns {Check} */
-const real = (low, high, above = false) => (text) => {
-  const value = Number(text);
-  const good = /^[\d.eE+-]+$/.test(text) && (above ? value > low : value >= low) && value <= high;
-  return good ? "" : `A number ${above ? "above" : "from"} ${low}${above ? ", at most" : " to"} ${high}.`;
-};
-
-/** @param {bigint} low @param {bigint} high @returns {Check} */
-const integer = (low, high) => (text) =>
-  /^\d{1,20}$/.test(text) && BigInt(text) >= low && BigInt(text) <= high
-    ? ""
-    : `A whole number from ${low} to ${high}.`;
+/** The check of a sampling parameter, as the sampler makes it. @param {string} name @returns {Check} */
+function inRange(name) {
+  const { low, high, whole, zero, above } = RANGES[name];
+  const number = whole ? BigInt : Number;
+  const digits = whole ? /^\d{1,20}$/ : /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i;
+  const from = above ? `A number above ${low}, at most` : `A ${whole ? "whole " : ""}number from ${low} to`;
+  const allowed = `${zero ? "0, or a" : "A"}${from.slice(1)} ${high}.`;
+  return (text) => {
+    const value = digits.test(text) ? number(text) : null;
+    const good = value !== null && (above ? value > number(low) : value >= number(low)) && value <= number(high);
+    return good || (zero && value !== null && Number(value) === 0) ? "" : allowed;
+  };
+}
 
 /** @type {readonly Field[]} */
 const FIELDS = [
   {
     name: "temperature",
     label: "Temperature",
-    hint: "How much say chance has. 0 always takes the likeliest token.",
-    check: real(0, 1000),
+    hint: "How much say chance has. 0 always takes the likeliest token: the reply comes again without a seed.",
+    check: inRange("temperature"),
   },
   {
     name: "top_p",
     label: "Top-p",
     hint: "Draws only from the likeliest tokens that together reach this probability. 1 is off.",
-    check: real(0, 1, true),
+    check: inRange("top_p"),
   },
   {
     name: "top_k",
     label: "Top-k",
     hint: "Draws from at most this many of the likeliest tokens. 0 is off.",
-    check: integer(0n, 2147483647n),
+    check: inRange("top_k"),
   },
   {
     name: "seed",
     label: "Seed",
     hint: "The same seed draws the same tokens again. Empty: a new one for every reply.",
-    check: integer(0n, 18446744073709551615n),
+    check: inRange("seed"),
     placeholder: "a new one each time",
   },
   {
     name: "max_tokens",
     label: "Longest reply",
     hint: "In tokens; a token is about four characters of English.",
-    check: integer(1n, 1048576n),
+    check: inRange("max_tokens"),
   },
   {
     name: "system",

@@ -5,6 +5,7 @@ import { errorCard } from "./errors.js";
 
 /** @typedef {import("./client.js").Message} Message */
 /** @typedef {import("./client.js").Result} Result */
+/** @typedef {{name: string, result: Pick<Result, "reason" | "text" | "transcript">}} Answered */
 
 // Why a reply ended, where it isn't simply complete.
 /** @type {Record<string, string>} */
@@ -25,16 +26,24 @@ export class Turn {
    * @type {string | null} */
   answer = null;
   element;
+  /** How it was answered, as `restore` takes it; null while it doesn't count. @type {Answered | null} */
+  answered = null;
   #reply;
   #text = document.createTextNode("");
   #meta = make("div", { class: "meta" });
   #firstTokenAt = 0;
+  #name = "";
+  #onAgain;
 
-  /** @param {string} question */
-  constructor(question) {
+  /** @param {string} question @param {() => void} onAgain asks for another answer
+   * @param {import("./transcript.js").Recorded | null} recorded a run that is made again, of which this is the
+   *   question */
+  constructor(question, onAgain, recorded = null) {
     this.question = question;
+    this.recorded = recorded;
+    this.#onAgain = onAgain;
     this.#reply = make("div", { class: "speech reply" });
-    this.element = make("article", { class: "turn" }, speech("You", question), this.#reply);
+    this.element = make("article", { class: "turn" }, speech(recorded ? "Transcript" : "You", question), this.#reply);
     this.note("waits for the model");
   }
 
@@ -55,6 +64,8 @@ export class Turn {
 
   /** The model begins. @param {string} name of who answers */
   begin(name) {
+    this.#name = name;
+    this.answer = this.answered = null;
     this.element.classList.remove("dropped");
     this.#text.data = "";
     this.#firstTokenAt = 0;
@@ -79,23 +90,42 @@ export class Turn {
     this.note(figures(nTokens, this.#rate(nTokens)));
   }
 
-  /** The reply has ended. A stopped reply without text doesn't count. @param {Result} result */
+  /** The turn as it was. @param {Answered} answered */
+  restore({ name, result }) {
+    this.begin(name);
+    this.#text.data = result.text;
+    this.end(result);
+  }
+
+  /** The reply has ended. A stopped reply without text doesn't count. @param {Answered["result"]} result */
   end({ reason, text, transcript }) {
     const run = JSON.parse(transcript);
     const nTokens = run.generated_ids.length;
-    const rate = this.#rate(nTokens);
+    const { decode_ms } = run.timings;
+    const decodeMs = decode_ms.reduce((/** @type {number} */ sum, /** @type {number} */ ms) => sum + ms, 0);
+    const rate = decodeMs > 0 ? (decode_ms.length * 1000) / decodeMs : 0;
     this.#reply.ariaBusy = "false";
     if (text === "") return this.drop(`${ENDINGS[reason] ?? "ended"} before the first word`);
     this.answer = text;
+    this.answered = { name: this.#name, result: { reason, text, transcript } };
     const { temperature, seed } = run.request.params;
     const parts = [figures(nTokens, rate), temperature === 0 ? "greedy" : `seed ${seed}`];
     if (ENDINGS[reason]) parts.push(ENDINGS[reason]);
     this.#meta.replaceChildren(
       ...parts.map((part) => make("span", {}, part)),
       drawing(run.sha256),
+      button("Answer again", this.#onAgain, "quiet again"),
       button("Copy", () => void this.#copy(text), "quiet"),
       button("Save transcript", () => download(`slm2-${run.sha256.slice(0, 8)}.json`, transcript), "quiet"),
     );
+  }
+
+  /** How a run that was made again compares, in words; it doesn't count. @param {string} difference or "" */
+  judge(difference) {
+    this.answer = this.answered = null;
+    const verdict = difference ? `Differs from the transcript: ${difference}` : "As in the transcript, bit for bit";
+    this.#meta.prepend(make("p", { class: difference ? "verdict wrong" : "verdict" }, verdict));
+    return verdict;
   }
 
   /** It doesn't count. @param {string} why */

@@ -6,13 +6,13 @@
 // touching the requests. micropip installs the wheel with deps=False: its one dependency is already there.
 
 import { Replay } from "./gpu/replay.js";
-import { Pool } from "./wasm/pool.js";
 import { AssetError, DeviceError } from "./protocol.js";
+import { compile, Pool } from "./wasm/pool.js";
+import { TokenizerKernel } from "./wasm/tokenizer.js";
 
 /** @typedef {import("./protocol.js").Stage} Stage */
 /** @typedef {(stage: Stage, done: number, total: number, unit: "bytes" | "steps", cached?: number) => void} Tell */
-/** @typedef {{bytes: number, sha256: string}} SiteFile */
-/** @typedef {{runtime: string, wheel: string, files: Record<string, SiteFile>}} Site */
+/** @typedef {import("./site.js").Site} Site */
 /** The engine as bridge/engine.py makes it.
  * @typedef {{
  *   load: (manifest: Uint8Array, tokenizer: Uint8Array, weights: Uint8Array, memory: WebAssembly.Memory | null, executor: string, emit: Tell) => Promise<any>,
@@ -26,9 +26,9 @@ const PACKAGES = ["numpy", "micropip"];
 /** The engine, not yet loaded, and how long each stage took.
  *
  * Throws AssetError `asset.unreachable`, DeviceError `device.out_of_memory`.
- * @param {URL} root @param {Tell} tell
+ * @param {URL} root @param {Site} site @param {Tell} tell
  * @returns {Promise<{engine: Engine, timings: Record<string, number>, heapBytes: () => number}>} */
-export async function boot(root, tell) {
+export async function boot(root, site, tell) {
   /** @type {Record<string, number>} */
   const timings = {};
   /** @template T @param {Stage} stage @param {() => Promise<T>} work @returns {Promise<T>} */
@@ -45,7 +45,6 @@ export async function boot(root, tell) {
   };
 
   const pyodide = await timed("runtime", async () => {
-    const site = await fetchSite(root);
     const runtime = new URL(`${site.runtime}/`, root).href;
     const watch = watchBytes(root, site, (done, total, cached) => tell("runtime", done, total, "bytes", cached));
     const { loadPyodide } = await import(`${runtime}pyodide.mjs`);
@@ -58,14 +57,13 @@ export async function boot(root, tell) {
       stderr: console.warn,
     });
     watch.end();
-    result.site = site;
     return result;
   });
   await timed("numpy", async () => pyodide.pyimport("numpy").destroy());
   tell("numpy", 1, 1, "steps");
   const engine = await timed("package", async () => {
     const micropip = pyodide.pyimport("micropip");
-    await micropip.install.callKwargs(new URL(pyodide.site.wheel, root).href, { deps: false });
+    await micropip.install.callKwargs(new URL(site.wheel, root).href, { deps: false });
     micropip.destroy();
     const bridge = pyodide.pyimport("slm2_web.bridge");
     const made = bridge.Engine(hostOf(root));
@@ -76,25 +74,17 @@ export async function boot(root, tell) {
   return { engine, timings, heapBytes: () => pyodide._module.HEAPU8.length };
 }
 
-/** The JavaScript halves of the devices, for bridge/engine.py. @param {URL} root */
+/** The JavaScript halves of the devices and of the tokenizer, for bridge/engine.py. @param {URL} root */
 const hostOf = (root) => ({
   /** @param {GPUDevice} device */
   makeReplay: (device) => new Replay(device),
   /** @param {WebAssembly.Memory | null} memory @param {Uint8Array} weights @param {number} base
    * @param {number} end @param {number} nThreads */
   makePool: (memory, weights, base, end, nThreads) => Pool.create(root, memory, weights, base, end, nThreads),
+  /** @param {Uint8Array} file */
+  makeTokenizer: async (file) =>
+    TokenizerKernel.load(await compile(new URL("worker/wasm/tokenizer.wasm", root)), file),
 });
-
-/** site.json. @param {URL} root @returns {Promise<Site>} */
-async function fetchSite(root) {
-  const url = new URL("site.json", root);
-  const response = await fetch(url, { cache: "no-cache" });
-  if (!response.ok) {
-    const detail = { url: url.href, status: response.status };
-    throw new AssetError("asset.unreachable", `${url}: HTTP status ${response.status}`, detail);
-  }
-  return response.json();
-}
 
 /** Tells how many bytes of the runtime have arrived, a file at a time, until `end`.
  * @param {URL} root @param {Site} site @param {(done: number, total: number, cached: number) => void} tell */

@@ -5,11 +5,12 @@
 // fetched otherwise, three at a time. Whatever its source, a file is read into a buffer of the recorded
 // size, hashed, and only then copied to its place in the weights: no unverified byte gets there. A stored
 // file that fails is dropped and fetched, that one alone; a fetched file that fails is fetched once more; then
-// `format.model_file`. Not being able to store a file is a warning. The worker ends when the model has been
-// handed over; the page aborts a load by terminating it.
+// `format.model_file`. Not being able to store a file is a warning. When the model has been handed over, what
+// is stored for no model any more is deleted, and the worker ends; the page aborts a load by terminating it.
 
 import { AssetError, DeviceError, errorFrom, FormatError, InputError, LIMITS } from "./protocol.js";
-import { check, MANIFEST, PROTOCOL_VERSION, ProtocolError, Slm2Error, WASM } from "./protocol.js";
+import { check, MANIFEST, Slm2Error, WASM } from "./protocol.js";
+import { checkProtocol, checkSite, fetchSite } from "./site.js";
 
 /** @typedef {{file: string, bytes: number, sha256: string}} FileEntry */
 /** @typedef {{tokenizer: FileEntry, weightsBytes: number, shards: FileEntry[]}} Plan */
@@ -23,6 +24,10 @@ const WORK_BYTES = 1 << 30;
 // What the shared modules are linked for: 2 GiB.
 const MAX_PAGES = 32768;
 
+// What this script came with; `load` hears of a failure.
+const ownSite = fetchSite(new URL("../", import.meta.url));
+ownSite.catch(() => {});
+
 const worker = /** @type {DedicatedWorkerGlobalScope} */ (/** @type {unknown} */ (self));
 
 /** @param {Channels["loader_to_page"]} message */
@@ -30,6 +35,7 @@ const tellPage = (message) => worker.postMessage(message);
 
 worker.addEventListener("message", async ({ data }) => {
   try {
+    checkProtocol(data, "loader");
     await load(check("page_to_loader", data));
   } catch (error) {
     const { code, message, detail } =
@@ -40,12 +46,8 @@ worker.addEventListener("message", async ({ data }) => {
 });
 
 /** @param {Channels["page_to_loader"]} request */
-async function load({ version, root, model, shared, port }) {
+async function load({ site: pageSite, root, model, shared, port }) {
   const start = performance.now();
-  if (version !== PROTOCOL_VERSION) {
-    const detail = { found: version, allowed: PROTOCOL_VERSION };
-    throw new ProtocolError("protocol.version", `page speaks ${version}, loader ${PROTOCOL_VERSION}`, detail);
-  }
   if (!/^[A-Za-z0-9][A-Za-z0-9._-]*$/.test(model)) {
     throw new InputError("input.model", `model: found ${JSON.stringify(model)}; allowed: a plain name`, {
       model,
@@ -57,6 +59,8 @@ async function load({ version, root, model, shared, port }) {
       `${worker.location.origin} is not a secure context: the browser offers no SHA-256 to verify the model with`,
     );
   }
+  const site = await ownSite;
+  checkSite(pageSite, site.version, "loader");
   const folder = new URL(`models/${model}/`, root);
   const store = await openStore();
   const url = new URL("manifest.json", folder);
@@ -109,6 +113,27 @@ async function load({ version, root, model, shared, port }) {
   const transfer = [manifest.buffer, message.tokenizer.buffer];
   if (weights.buffer instanceof ArrayBuffer) transfer.push(weights.buffer);
   port.postMessage(message, transfer);
+  if (store) await tidy(store, new URL("models/", root), [...site.models, model]).catch(console.warn);
+}
+
+/** Deletes what is stored for no model any more: this site's manifests of models that it has no longer, and the
+ * files that no stored manifest names, of whichever site of this origin. The files are listed before the
+ * manifests are read, and a manifest is stored before its files: one that is being loaded meanwhile loses none.
+ * @param {Cache} store @param {URL} folder this site's models @param {string[]} models their names */
+async function tidy(store, folder, models) {
+  const own = models.map((name) => new URL(`${name}/manifest.json`, folder).href);
+  const named = new Set();
+  const files = [];
+  for (const request of await store.keys()) {
+    if (request.url.startsWith(storeKey("").href)) files.push(request);
+    else if (request.url.startsWith(folder.href) && !own.includes(request.url)) await store.delete(request);
+  }
+  for (const request of await store.keys()) {
+    // Another site's manifest may be of another version: whatever looks like a hash is one.
+    const manifest = request.url.endsWith("/manifest.json") && (await (await store.match(request))?.text());
+    for (const [hash] of (manifest || "").matchAll(/\b[0-9a-f]{64}\b/g)) named.add(storeKey(hash).href);
+  }
+  for (const request of files) if (!named.has(request.url)) await store.delete(request);
 }
 
 /** The file's bytes, of the recorded size and hash; `fresh` when they came from the network.
@@ -116,11 +141,11 @@ async function load({ version, root, model, shared, port }) {
  * @param {{store: Cache | null, progress: Progress, signal: AbortSignal}} context
  * @returns {Promise<{bytes: Uint8Array<ArrayBuffer>, fresh: boolean}>} */
 async function obtain(folder, entry, { store, progress, signal }) {
-  const stored = await store?.match(storeKey(entry));
+  const stored = await store?.match(storeKey(entry.sha256));
   if (stored) {
     const { bytes } = await read(stored, entry, progress, true);
     if (bytes) return { bytes, fresh: false };
-    await store?.delete(storeKey(entry));
+    await store?.delete(storeKey(entry.sha256));
   }
   const url = new URL(entry.file, folder);
   // Where we keep the file ourselves, a second copy in the HTTP cache would be waste.
@@ -294,13 +319,13 @@ async function openStore() {
 }
 
 /** A stored file's address. It is its hash, so models and sites of one origin share equal files.
- * @param {FileEntry} entry */
-const storeKey = (entry) => new URL(`/slm2-models/sha256/${entry.sha256}`, worker.location.origin);
+ * @param {string} sha256 */
+const storeKey = (sha256) => new URL(`/slm2-models/sha256/${sha256}`, worker.location.origin);
 
 /** @param {Cache} store @param {FileEntry} entry @param {Uint8Array<ArrayBuffer>} bytes */
 async function keep(store, entry, bytes) {
   const headers = { "Content-Type": "application/octet-stream", "Content-Length": `${entry.bytes}` };
-  await store.put(storeKey(entry), new Response(bytes, { headers })).catch(warnNotStored(entry.file));
+  await store.put(storeKey(entry.sha256), new Response(bytes, { headers })).catch(warnNotStored(entry.file));
 }
 
 /** @param {string} file @returns {(error: unknown) => void} */

@@ -5,15 +5,17 @@
 /** @typedef {"runtime" | "numpy" | "package" | "weights" | "self_test" | "upload" | "compile" | "ready"} Stage */
 /** @typedef {"bytes" | "steps"} Unit */
 /** @typedef {"stop_token" | "stop_string" | "max_tokens" | "context_full" | "cancelled" | "invalid_utf8"} Reason */
-/** @typedef {"input.text" | "input.character" | "input.json" | "input.model" | "input.params" | "input.token_id" | "input.budget" | "template.role" | "template.content" | "template.order" | "format.gguf" | "format.tokenizer_file" | "format.manifest" | "format.model_file" | "format.transcript" | "format.unsupported" | "asset.unreachable" | "asset.hash" | "asset.not_stored" | "device.insecure_context" | "device.no_webgpu" | "device.no_wasm" | "device.limit" | "device.lost" | "device.out_of_memory" | "device.self_test" | "device.bad_logits" | "device.worker" | "protocol.message" | "protocol.version" | "protocol.state" | "protocol.internal" | "cancelled"} Code */
+/** @typedef {"input.text" | "input.character" | "input.json" | "input.model" | "input.params" | "input.token_id" | "input.budget" | "template.role" | "template.content" | "template.order" | "format.gguf" | "format.safetensors" | "format.tokenizer_file" | "format.manifest" | "format.model_file" | "format.transcript" | "format.unsupported" | "asset.unreachable" | "asset.hash" | "asset.not_stored" | "device.insecure_context" | "device.no_webgpu" | "device.no_wasm" | "device.limit" | "device.lost" | "device.out_of_memory" | "device.self_test" | "device.bad_logits" | "device.worker" | "protocol.message" | "protocol.version" | "protocol.state" | "protocol.internal" | "cancelled"} Code */
 /** @typedef {{role: string; content: Uint8Array<ArrayBuffer>}} Turn */
+/** @typedef {{low: string, high: string, whole: boolean, zero: boolean, above: boolean}} Range */
 /** Boot, wait for the model on `port`, make the engine.
  * - `version`: PROTOCOL_VERSION of the page
+ * - `site`: version of the site, as the page knows it
  * - `root`: URL of the site's root, ends with /
  * - `executor`: what computes; auto takes the fastest that works
  * - `control`: the shared words; null where there is no SharedArrayBuffer
  * - `port`: on which the loader sends `model`
- * @typedef {{type: "init"; version: number; root: string; executor: Executor; control: SharedArrayBuffer | null; port: MessagePort}} InitMessage */
+ * @typedef {{type: "init"; version: number; site: string; root: string; executor: Executor; control: SharedArrayBuffer | null; port: MessagePort}} InitMessage */
 /** Answer these messages. One at a time.
  * - `id`: larger than the id of any chat before
  * - `messages`: 1 to 10000, oldest first
@@ -26,11 +28,12 @@
  * @typedef {{type: "dispose"}} DisposeMessage */
 /** Fetch and verify a model's files, then send `model` to the worker.
  * - `version`: PROTOCOL_VERSION of the page
+ * - `site`: version of the site, as the page knows it
  * - `root`: URL of the site's root, ends with /
  * - `model`: name of a folder under models/
  * - `shared`: put the weights into a shared WebAssembly.Memory
  * - `port`: to the worker
- * @typedef {{type: "load"; version: number; root: string; model: string; shared: boolean; port: MessagePort}} LoadMessage */
+ * @typedef {{type: "load"; version: number; site: string; root: string; model: string; shared: boolean; port: MessagePort}} LoadMessage */
 /** A model's files, each of the recorded size and hash.
  * - `manifest`: manifest.json
  * - `tokenizer`: tokenizer.slm2tok
@@ -83,7 +86,7 @@
  *   loader_to_worker: ModelMessage;
  * }} Channels */
 
-export const PROTOCOL_VERSION = 1;
+export const PROTOCOL_VERSION = 2;
 /** @type {readonly Stage[]} */
 export const STAGES = [
   "runtime",
@@ -125,6 +128,58 @@ export const LIMITS = {
   "tokenizer_bytes": 67108864,
   "shards": 4096,
   "weights_bytes": 1099511627776
+};
+/** @type {Record<string, Range>} */
+export const RANGES = {
+  "temperature": {
+    "low": "0.000001",
+    "high": "1000",
+    "whole": false,
+    "zero": true,
+    "above": false
+  },
+  "top_k": {
+    "low": "0",
+    "high": "2147483647",
+    "whole": true,
+    "zero": false,
+    "above": false
+  },
+  "top_p": {
+    "low": "0",
+    "high": "1",
+    "whole": false,
+    "zero": false,
+    "above": true
+  },
+  "min_p": {
+    "low": "0",
+    "high": "1",
+    "whole": false,
+    "zero": false,
+    "above": false
+  },
+  "repetition_penalty": {
+    "low": "0.001",
+    "high": "1000",
+    "whole": false,
+    "zero": false,
+    "above": false
+  },
+  "seed": {
+    "low": "0",
+    "high": "18446744073709551615",
+    "whole": true,
+    "zero": false,
+    "above": false
+  },
+  "max_tokens": {
+    "low": "1",
+    "high": "1048576",
+    "whole": true,
+    "zero": false,
+    "above": false
+  }
 };
 export const WASM = {
   "weights_base": 65536,
@@ -190,6 +245,11 @@ export const ERRORS = {
     "class": "FormatError",
     "meaning": "The GGUF file is damaged or not a GGUF file.",
     "remedy": "Fetch the file again."
+  },
+  "format.safetensors": {
+    "class": "FormatError",
+    "meaning": "The safetensors file, or a file beside it, is damaged.",
+    "remedy": "Fetch the model's files again."
   },
   "format.tokenizer_file": {
     "class": "FormatError",
@@ -344,6 +404,7 @@ const ENUMS = {
     "template.content",
     "template.order",
     "format.gguf",
+    "format.safetensors",
     "format.tokenizer_file",
     "format.manifest",
     "format.model_file",
@@ -380,6 +441,7 @@ const CHANNELS = {
   "page_to_worker": {
     "init": {
       "version": "uint",
+      "site": "string",
       "root": "string",
       "executor": "executor",
       "control": "control?",
@@ -432,6 +494,7 @@ const CHANNELS = {
   "page_to_loader": {
     "load": {
       "version": "uint",
+      "site": "string",
       "root": "string",
       "model": "string",
       "shared": "boolean",

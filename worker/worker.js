@@ -11,7 +11,8 @@
 // `cancel` messages have said (they arrive whenever the engine waits for the device).
 
 import { boot } from "./boot.js";
-import { check, CONTROL_WORDS, errorFrom, PROTOCOL_VERSION, ProtocolError, Slm2Error } from "./protocol.js";
+import { check, CONTROL_WORDS, errorFrom, ProtocolError, Slm2Error } from "./protocol.js";
+import { checkProtocol, checkSite, fetchSite } from "./site.js";
 
 /** @typedef {import("./protocol.js").Channels} Channels */
 /** @typedef {"new" | "loading" | "ready" | "busy" | "failed" | "closed"} State */
@@ -23,6 +24,10 @@ const TAKEN_IN = {
   cancel: ["ready", "busy"],
   dispose: ["new", "loading", "ready", "busy", "failed"],
 };
+
+// What this script came with; `load` hears of a failure.
+const ownSite = fetchSite(new URL("../", import.meta.url));
+ownSite.catch(() => {});
 
 const worker = /** @type {DedicatedWorkerGlobalScope} */ (/** @type {unknown} */ (self));
 /** @type {State} */
@@ -61,6 +66,7 @@ async function receive(data) {
   /** @type {number | null} */
   let id = null;
   try {
+    checkProtocol(data, "worker");
     const message = check("page_to_worker", data);
     if (message.type === "chat") id = message.id;
     if (!TAKEN_IN[message.type].includes(state)) {
@@ -91,18 +97,21 @@ async function receive(data) {
 }
 
 /** @param {import("./protocol.js").InitMessage} message */
-async function load({ version, root, executor, control: words, port }) {
+async function load({ site: pageSite, root: rootUrl, executor, control: words, port }) {
   const start = performance.now();
-  if (version !== PROTOCOL_VERSION) {
-    const detail = { found: version, allowed: PROTOCOL_VERSION };
-    throw new ProtocolError("protocol.version", `page speaks ${version}, worker ${PROTOCOL_VERSION}`, detail);
-  }
+  const root = new URL(rootUrl);
   control = words && new Int32Array(words);
-  const [booted, model] = await Promise.all([boot(new URL(root), tellProgress), receiveModel(port)]);
+  const booting = ownSite.then((site) => {
+    checkSite(pageSite, site.version, "worker");
+    return boot(root, site, tellProgress);
+  });
+  const [booted, model] = await Promise.all([booting, receiveModel(port)]);
   const { manifest, tokenizer, weights, memory, stats } = model;
   const loading = booted.engine.load(manifest, tokenizer, weights, memory, executor, tellProgress);
   const info = unwrap(await loading);
   engine = booted.engine;
+  await checkNothingChanged(root, pageSite);
+  info.site = pageSite;
   info.timings = {
     ...booted.timings,
     weights_ms: stats.weights_ms,
@@ -113,6 +122,13 @@ async function load({ version, root, executor, control: words, port }) {
   info.memory.weights_shared = memory !== null;
   state = "ready";
   tellPage({ type: "ready", info });
+}
+
+/** Throws `protocol.version` if the site was replaced while its files were fetched. No answer is no difference.
+ * @param {URL} root @param {string} version */
+async function checkNothingChanged(root, version) {
+  const site = await fetchSite(root).catch(() => null);
+  if (site) checkSite(version, site.version, "worker");
 }
 
 /** The loader's message, which may be there before anybody waits for it. @param {MessagePort} port

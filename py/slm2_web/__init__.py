@@ -3,7 +3,7 @@
 The package runs unchanged in CPython and in Pyodide. Each folder is one stage, data flows down
 this list, and imports look back up it only:
 
-    errors -> strictjson -> container -> manifest -> packed
+    errors -> shipped -> strictjson -> container -> manifest -> packed
     tokenizer2    bytes <-> ids, by offline-compiled tables
     template2     messages -> runs (control ids and text)
     prompt2       what goes into the context, within which budget

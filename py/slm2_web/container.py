@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from slm2_web.errors import FormatError
 
 MAGIC = b"\x93SLM2TOK"
-VERSION = 1
+VERSION = 2
 ALIGNMENT_BYTES = 64
 MAX_SECTIONS = 64
 MAX_BYTES = 64 << 20
@@ -53,8 +53,10 @@ def write(sections: Mapping[str, bytes], *, alignment: int = ALIGNMENT_BYTES) ->
     return head + _digest(head, rest) + rest
 
 
-def read(data: bytes | memoryview) -> dict[str, memoryview]:
+def read(data: bytes | memoryview, *, alignment: int | None = None) -> dict[str, memoryview]:
     """The sections of a packed file by tag, as read-only views of `data`: nothing is copied.
+
+    alignment: what every section must have; any power of two if None.
 
     Raises: FormatError `format.tokenizer_file` with the place, what was found and what is allowed.
     """
@@ -77,13 +79,13 @@ def read(data: bytes | memoryview) -> dict[str, memoryview]:
     if end > total:
         raise damaged("table", f"{count} entries", f"what fits into {total} bytes")
     sections: dict[str, memoryview] = {}
-    for tag_bytes, alignment, offset, size in _ENTRY.iter_unpack(view[_TABLE_AT:end]):
+    for tag_bytes, aligned, offset, size in _ENTRY.iter_unpack(view[_TABLE_AT:end]):
         place = f"section {tag_bytes!r}"
         if not tag_bytes.isalnum() or not tag_bytes.isascii():
             raise damaged(place, "its tag", "4 ASCII letters or digits")
-        if alignment == 0 or alignment & (alignment - 1) or alignment > 1 << 16:
-            raise damaged(place, f"alignment {alignment}", "a power of two up to 65536")
-        start = end + -end % alignment
+        if aligned == 0 or aligned & (aligned - 1) or aligned > 1 << 16 or aligned != (alignment or aligned):
+            raise damaged(place, f"alignment {aligned}", f"{alignment or 'a power of two up to 65536'}")
+        start = end + -end % aligned
         if offset != start or size > total - start:
             raise damaged(place, f"{size} bytes at {offset}", f"at {start}, within {total} bytes")
         if any(view[end:start]):

@@ -33,6 +33,10 @@ CODES: Mapping[str, tuple[str, str]] = {
     "template.content": ("A message's content is not text.", "Give the content as one string."),
     "template.order": ("The messages are in an order the model was not trained on.", "Reorder the messages."),
     "format.gguf": ("The GGUF file is damaged or not a GGUF file.", "Fetch the file again."),
+    "format.safetensors": (
+        "The safetensors file, or a file beside it, is damaged.",
+        "Fetch the model's files again.",
+    ),
     "format.tokenizer_file": ("The tokenizer file is damaged.", "Rebuild the model or reload the page."),
     "format.manifest": ("The model's manifest is damaged.", "Rebuild the model or reload the page."),
     "format.model_file": (

@@ -7,11 +7,12 @@
      "tokenizer":  {"file", "bytes", "sha256"},
      "template":   {"family", "default_system"},
      "generation": {"eos_ids", "defaults"},
-     "weights":    {"bytes", "shards": [{"file", "bytes", "sha256"}]},
+     "weights":    {"bytes", "shards": [{"file", "bytes", "sha256"}]} or null,
      "tensors":    {NAME: {"type", "shape": [rows, cols], "planes": {"quants"?, "scales"?, "values"?}}}}
 
 The weights are one address space of `weights.bytes` bytes; the shards are its consecutive slices. A
-tensor's planes are byte offsets into it, each a multiple of PLANE_ALIGNMENT_BYTES:
+tensor's planes are byte offsets into it, each a multiple of PLANE_ALIGNMENT_BYTES. null and no tensors:
+the weights could not be had when the model was compiled; its text can be worked with, its network not.
 
     f32    values: f32[rows * cols]
     q8_0   quants: i8[rows * cols]                          scales: f16[rows * cols / 32]
@@ -29,10 +30,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from math import isfinite
 from typing import Any, Literal, cast
 
 from slm2_web.errors import FormatError
+from slm2_web.strictjson import Checks, NotJson, loads, show
 
 FORMAT = "slm2-model"
 VERSION = 1
@@ -42,6 +43,26 @@ MAX_SHARD_BYTES = 32 << 20
 MAX_MANIFEST_BYTES = 4 << 20
 
 TensorType = Literal["f32", "q8_0", "q4_0", "q4_1"]
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What a family of networks has besides what all have: further tensors of a layer, and what they do."""
+
+    qkv_bias: bool = False  # `layers.N.qkv_bias` is added to q, k and v
+    head_norm: bool = False  # `layers.N.qk_norm`: RMSNorm of each head of q and k, before RoPE
+
+    def __post_init__(self) -> None:
+        # One kernel does what there is to do before RoPE; none does both, since no known network asks for it.
+        assert not (self.qkv_bias and self.head_norm)
+
+
+# All are decoders of RMSNorm, RoPE on halves of a head, grouped-query attention and SwiGLU.
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "llama": Architecture(),
+    "qwen2": Architecture(qkv_bias=True),
+    "qwen3": Architecture(head_norm=True),
+}
 
 # Bytes of each plane per block of 32 values.
 PLANE_BYTES: Mapping[str, Mapping[str, int]] = {
@@ -75,6 +96,11 @@ class ModelConfig:
     vocab_size: int
     norm_eps: float
     max_seq_len: int
+
+    @property
+    def network(self) -> Architecture:
+        """What the architecture has besides what all have."""
+        return ARCHITECTURES[self.architecture]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +139,7 @@ class Manifest:
     eos_ids: tuple[int, ...]
     defaults: Mapping[str, Any]
     weights_bytes: int
-    shards: tuple[FileEntry, ...]
+    shards: tuple[FileEntry, ...]  # none: compiled without its weights
     tensors: Mapping[str, TensorEntry]
 
 
@@ -125,43 +151,34 @@ def parse_manifest(data: bytes) -> Manifest:
     if len(data) > MAX_MANIFEST_BYTES:
         raise _bad("manifest", f"{len(data)} bytes", f"at most {MAX_MANIFEST_BYTES}")
     try:
-        root = json.loads(
-            data.decode("utf-8"),
-            object_pairs_hook=_unique,
-            parse_constant=_no_constant,
-            parse_float=_finite,
-        )
-    except (UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise _bad("manifest", str(error)[:200], "UTF-8 JSON without duplicate keys") from None
-    root = _object(root, "manifest")
-    if root.get("format") != FORMAT or root.get("version") != VERSION:
-        found = f"{root.get('format')!r} version {root.get('version')!r}"
+        value = loads(data, max_bytes=MAX_MANIFEST_BYTES)
+    except NotJson as error:
+        raise _bad("manifest", str(error), "UTF-8 JSON without duplicate keys") from None
+    root = _JSON.any_object(value, "manifest")
+    if root.get("format") != FORMAT or root.get("version") != VERSION or root["version"] is True:
+        found = f"{show(root.get('format'))} version {show(root.get('version'))}"
         raise _bad("manifest.format", found, f"{FORMAT!r} version {VERSION}")
-    config = _config(_object(root.get("config"), "config"))
-    weights = _object(root.get("weights"), "weights")
-    weights_bytes = _integer(weights.get("bytes"), "weights.bytes", 1, 1 << 40)
-    shards = _shards(weights.get("shards"), weights_bytes)
-    template = _object(root.get("template"), "template")
+    config = _config(_JSON.any_object(root.get("config"), "config"))
+    weights_bytes, shards = _weights(root)
+    template = _JSON.any_object(root.get("template"), "template")
     default_system = template.get("default_system")
     if default_system is not None:
-        default_system = _string(default_system, "template.default_system", 1 << 16)
-    generation = _object(root.get("generation"), "generation")
-    eos = generation.get("eos_ids")
-    if not isinstance(eos, list) or not 1 <= len(eos) <= 64:
-        raise _bad("generation.eos_ids", _show(eos), "a list of 1 to 64 ids")
+        default_system = _JSON.text(default_system, "template.default_system", 1, 1 << 16)
+    generation = _JSON.any_object(root.get("generation"), "generation")
+    eos = _JSON.array(generation.get("eos_ids"), "generation.eos_ids", 1, 64)
     tokenizer = _file(root.get("tokenizer"), "tokenizer", 64 << 20)
     if tokenizer.file in {shard.file for shard in shards}:
-        raise _bad("tokenizer.file", _show(tokenizer.file), "a file that is no weight shard")
+        raise _bad("tokenizer.file", show(tokenizer.file), "a file that is no weight shard")
     return Manifest(
-        name=_string(root.get("name"), "name", 200),
-        title=_string(root.get("title"), "title", 200),
-        license=_string(root.get("license"), "license", 200),
+        name=_JSON.text(root.get("name"), "name", 1, 200),
+        title=_JSON.text(root.get("title"), "title", 1, 200),
+        license=_JSON.text(root.get("license"), "license", 1, 200),
         source=_file(root.get("source"), "source", 1 << 40),
         config=config,
         tokenizer=tokenizer,
-        template=TemplateSpec(_string(template.get("family"), "template.family", 100), default_system),
-        eos_ids=tuple(_integer(i, "generation.eos_ids", 0, config.vocab_size - 1) for i in eos),
-        defaults=_object(generation.get("defaults"), "generation.defaults"),
+        template=TemplateSpec(_JSON.text(template.get("family"), "template.family", 1, 100), default_system),
+        eos_ids=tuple(_JSON.integer(i, "generation.eos_ids", 0, config.vocab_size - 1) for i in eos),
+        defaults=_JSON.any_object(generation.get("defaults"), "generation.defaults"),
         weights_bytes=weights_bytes,
         shards=shards,
         tensors=_tensors(root.get("tensors"), weights_bytes),
@@ -170,6 +187,7 @@ def parse_manifest(data: bytes) -> Manifest:
 
 def manifest_bytes(manifest: Manifest) -> bytes:
     """manifest.json: what `parse_manifest` reads back; the same bytes for the same manifest."""
+    shards = [asdict(shard) for shard in manifest.shards]
     root = {
         "format": FORMAT,
         "version": VERSION,
@@ -181,7 +199,7 @@ def manifest_bytes(manifest: Manifest) -> bytes:
         "tokenizer": asdict(manifest.tokenizer),
         "template": asdict(manifest.template),
         "generation": {"eos_ids": list(manifest.eos_ids), "defaults": dict(manifest.defaults)},
-        "weights": {"bytes": manifest.weights_bytes, "shards": [asdict(shard) for shard in manifest.shards]},
+        "weights": {"bytes": manifest.weights_bytes, "shards": shards} if shards else None,
         "tensors": {
             name: {"type": tensor.type, "shape": list(tensor.shape), "planes": dict(tensor.planes)}
             for name, tensor in manifest.tensors.items()
@@ -192,13 +210,16 @@ def manifest_bytes(manifest: Manifest) -> bytes:
 
 def _config(raw: dict[str, Any]) -> ModelConfig:
     def number(key: str, high: int) -> int:
-        return _integer(raw.get(key), f"config.{key}", 1, high)
+        return _JSON.integer(raw.get(key), f"config.{key}", 1, high)
 
+    architecture = raw.get("architecture")
+    if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
+        raise _bad("config.architecture", show(architecture), " | ".join(ARCHITECTURES))
     eps = raw.get("norm_eps")
     if not isinstance(eps, float) or not 0 < eps < 1:
-        raise _bad("config.norm_eps", _show(eps), "a number between 0 and 1")
+        raise _bad("config.norm_eps", show(eps), "a number between 0 and 1")
     config = ModelConfig(
-        architecture=_string(raw.get("architecture"), "config.architecture", 100),
+        architecture=architecture,
         dim=number("dim", 1 << 16),
         hidden_dim=number("hidden_dim", 1 << 18),
         n_layers=number("n_layers", 1024),
@@ -217,10 +238,18 @@ def _config(raw: dict[str, Any]) -> ModelConfig:
     return config
 
 
+def _weights(root: dict[str, Any]) -> tuple[int, tuple[FileEntry, ...]]:
+    """(bytes, shards); (0, none) where the manifest says in so many words that there are no weights."""
+    if "weights" in root and root["weights"] is None:
+        return 0, ()
+    raw = _JSON.any_object(root.get("weights"), "weights")
+    weights_bytes = _JSON.integer(raw.get("bytes"), "weights.bytes", 1, 1 << 40)
+    return weights_bytes, _shards(raw.get("shards"), weights_bytes)
+
+
 def _shards(raw: object, weights_bytes: int) -> tuple[FileEntry, ...]:
-    if not isinstance(raw, list) or not 1 <= len(raw) <= 4096:
-        raise _bad("weights.shards", _show(raw), "a list of 1 to 4096 files")
-    shards = tuple(_file(s, f"weights.shards[{i}]", MAX_SHARD_BYTES) for i, s in enumerate(raw))
+    files = _JSON.array(raw, "weights.shards", 1, 4096)
+    shards = tuple(_file(s, f"weights.shards[{i}]", MAX_SHARD_BYTES) for i, s in enumerate(files))
     total = sum(s.bytes for s in shards)
     if total != weights_bytes:
         raise _bad("weights.shards", f"{total} bytes in all", f"{weights_bytes}")
@@ -232,26 +261,26 @@ def _shards(raw: object, weights_bytes: int) -> tuple[FileEntry, ...]:
 def _tensors(raw: object, weights_bytes: int) -> Mapping[str, TensorEntry]:
     tensors: dict[str, TensorEntry] = {}
     extents: list[tuple[int, int, str]] = []
-    for name, value in _object(raw, "tensors").items():
-        place = f"tensors[{name!r}]"
-        entry = _object(value, place)
+    for name, value in _JSON.any_object(raw, "tensors").items():
+        place = f"tensors[{show(name)}]"
+        entry = _JSON.any_object(value, place)
         kind = entry.get("type")
         if not isinstance(kind, str) or kind not in PLANE_BYTES:
-            raise _bad(f"{place}.type", _show(kind), " | ".join(PLANE_BYTES))
+            raise _bad(f"{place}.type", show(kind), " | ".join(PLANE_BYTES))
         shape = entry.get("shape")
         if not isinstance(shape, list) or len(shape) != 2:
-            raise _bad(f"{place}.shape", _show(shape), "[rows, cols]")
-        rows = _integer(shape[0], f"{place}.shape[0]", 1, 1 << 22)
-        cols = _integer(shape[1], f"{place}.shape[1]", 1, 1 << 20)
+            raise _bad(f"{place}.shape", show(shape), "[rows, cols]")
+        rows = _JSON.integer(shape[0], f"{place}.shape[0]", 1, 1 << 22)
+        cols = _JSON.integer(shape[1], f"{place}.shape[1]", 1, 1 << 20)
         if kind != "f32" and cols % BLOCK:
             raise _bad(f"{place}.shape[1]", str(cols), f"a multiple of {BLOCK}")
-        planes = _object(entry.get("planes"), f"{place}.planes")
+        planes = _JSON.any_object(entry.get("planes"), f"{place}.planes")
         if set(planes) != set(PLANE_BYTES[kind]):
-            raise _bad(f"{place}.planes", _show(sorted(planes)), " and ".join(PLANE_BYTES[kind]))
+            raise _bad(f"{place}.planes", show(sorted(planes)), " and ".join(PLANE_BYTES[kind]))
         tensor = TensorEntry(cast(TensorType, kind), (rows, cols), planes)
         for plane, offset in planes.items():
             size = tensor.plane_bytes(plane)
-            _integer(offset, f"{place}.planes.{plane}", 0, weights_bytes - size)
+            _JSON.integer(offset, f"{place}.planes.{plane}", 0, weights_bytes - size)
             if offset % PLANE_ALIGNMENT_BYTES:
                 raise _bad(f"{place}.planes.{plane}", str(offset), f"a multiple of {PLANE_ALIGNMENT_BYTES}")
             extents.append((offset, offset + size, f"{place}.planes.{plane}"))
@@ -264,57 +293,12 @@ def _tensors(raw: object, weights_bytes: int) -> Mapping[str, TensorEntry]:
 
 
 def _file(raw: object, place: str, max_bytes: int) -> FileEntry:
-    entry = _object(raw, place)
-    name = _string(entry.get("file"), f"{place}.file", 200)
+    entry = _JSON.any_object(raw, place)
+    name = _JSON.text(entry.get("file"), f"{place}.file", 1, 200)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise _bad(f"{place}.file", _show(name), "a plain file name")
-    sha256 = entry.get("sha256")
-    if not isinstance(sha256, str) or not re.fullmatch(r"[0-9a-f]{64}", sha256):
-        raise _bad(f"{place}.sha256", _show(sha256), "64 lower-case hexadecimal digits")
-    return FileEntry(name, _integer(entry.get("bytes"), f"{place}.bytes", 1, max_bytes), sha256)
-
-
-def _object(value: object, place: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _bad(place, _show(value), "an object")
-    return value
-
-
-def _integer(value: object, place: str, low: int, high: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise _bad(place, _show(value), f"an integer from {low} to {high}")
-    return value
-
-
-def _string(value: object, place: str, max_chars: int) -> str:
-    if not isinstance(value, str) or not 1 <= len(value) <= max_chars:
-        raise _bad(place, _show(value), f"a string of 1 to {max_chars} characters")
-    if any("\ud800" <= char <= "\udfff" for char in value):
-        raise _bad(place, _show(value), "characters, no lone surrogates")
-    return value
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise ValueError("an object has a key twice")
-    return result
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not isfinite(value):
-        raise ValueError(f"{text[:40]} is no finite number")
-    return value
-
-
-def _show(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+        raise _bad(f"{place}.file", show(name), "a plain file name")
+    size = _JSON.integer(entry.get("bytes"), f"{place}.bytes", 1, max_bytes)
+    return FileEntry(name, size, _JSON.sha256(entry.get("sha256"), f"{place}.sha256"))
 
 
 def _bad(place: str, found: str, allowed: str) -> FormatError:
@@ -323,3 +307,6 @@ def _bad(place: str, found: str, allowed: str) -> FormatError:
         f"{place}: found {found}; allowed: {allowed}",
         {"place": place, "found": found, "allowed": allowed},
     )
+
+
+_JSON = Checks(_bad)

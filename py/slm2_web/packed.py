@@ -141,6 +141,10 @@ def _expected(
             yield layer + "attn_v", (kv_rows, dim), _MATRIX_TYPES
         else:
             yield layer + "attn_qkv", (q_rows + 2 * kv_rows, dim), _MATRIX_TYPES
+        if config.network.qkv_bias:
+            yield layer + "qkv_bias", (1, q_rows + 2 * kv_rows), ("f32",)
+        if config.network.head_norm:
+            yield layer + "qk_norm", (1, 2 * config.head_dim), ("f32",)
         yield layer + "attn_out", (dim, q_rows), _MATRIX_TYPES
         yield layer + "ffn_norm", (1, dim), ("f32",)
         if layer + "ffn_gate" in names:

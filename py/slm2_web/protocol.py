@@ -8,7 +8,7 @@
 Everything is data: `MESSAGES` lists the messages, `CODES` (errors.py) the errors, `CONTROL_WORDS` the
 shared words. Both sides check every message they receive with the same table: `check` here, and `check`
 in worker/protocol.js, which `python -m slm2_web.protocol --write` generates (`--check` compares), as it does
-the table of codes in docs/client.md.
+the table of codes in docs/errors.md.
 
 A type is a name of `TYPES`, `ENUMS` or `RECORDS`; `T*` is a list of T, `T?` is T or null.
 """
@@ -19,7 +19,7 @@ import json
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -36,7 +36,7 @@ from slm2_web.errors import (
 from slm2_web.forward2.wasm import PAGE_BYTES, WEIGHTS_BASE
 from slm2_web.manifest import FORMAT, MAX_MANIFEST_BYTES, MAX_SHARD_BYTES, VERSION
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 
 Channel = Literal["page_to_worker", "worker_to_page", "page_to_loader", "loader_to_page", "loader_to_worker"]
 
@@ -62,6 +62,30 @@ LIMITS: Final[Mapping[str, int]] = {
     "tokenizer_bytes": 64 << 20,
     "shards": 4096,
     "weights_bytes": 1 << 40,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The numbers that a sampling parameter may be: `low` to `high`, in decimal digits. `zero`: or 0.
+    `above`: not `low` itself."""
+
+    low: str
+    high: str
+    whole: bool = False
+    zero: bool = False
+    above: bool = False
+
+
+# What sampling2/params.py accepts; a test asks it at every bound.
+RANGES: Final[Mapping[str, Range]] = {
+    "temperature": Range("0.000001", "1000", zero=True),
+    "top_k": Range("0", "2147483647", whole=True),
+    "top_p": Range("0", "1", above=True),
+    "min_p": Range("0", "1"),
+    "repetition_penalty": Range("0.001", "1000"),
+    "seed": Range("0", "18446744073709551615", whole=True),
+    "max_tokens": Range("1", "1048576", whole=True),
 }
 
 ENUMS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -125,6 +149,7 @@ MESSAGES: Final = (
         "Boot, wait for the model on `port`, make the engine.",
         (
             Field("version", "uint", "PROTOCOL_VERSION of the page"),
+            Field("site", "string", "version of the site, as the page knows it"),
             Field("root", "string", "URL of the site's root, ends with /"),
             Field("executor", "executor", "what computes; auto takes the fastest that works"),
             Field("control", "control?", "the shared words; null where there is no SharedArrayBuffer"),
@@ -154,6 +179,7 @@ MESSAGES: Final = (
         "Fetch and verify a model's files, then send `model` to the worker.",
         (
             Field("version", "uint", "PROTOCOL_VERSION of the page"),
+            Field("site", "string", "version of the site, as the page knows it"),
             Field("root", "string", "URL of the site's root, ends with /"),
             Field("model", "string", "name of a folder under models/"),
             Field("shared", "boolean", "put the weights into a shared WebAssembly.Memory"),
@@ -495,6 +521,9 @@ def _js_types() -> str:
         lines.append(f"/** @typedef {{{union}}} {_pascal(name)} */")
     for name, fields in RECORDS.items():
         lines.append(f"/** @typedef {{{{{_ts_fields(fields)}}}}} {_pascal(name)} */")
+    lines.append(
+        "/** @typedef {{low: string, high: string, whole: boolean, zero: boolean, above: boolean}} Range */"
+    )
     for message in MESSAGES:
         fields_text = "; ".join(
             filter(None, (f"type: {json.dumps(message.type)}", _ts_fields(message.fields)))
@@ -534,6 +563,11 @@ def _js_constants() -> str:
         ),
         ("export const CONTROL_BYTES", "", CONTROL_BYTES),
         ("export const LIMITS", "", dict(LIMITS)),
+        (
+            "export const RANGES",
+            "/** @type {Record<string, Range>} */\n",
+            {name: asdict(limits) for name, limits in RANGES.items()},
+        ),
         ("export const WASM", "", {"weights_base": WEIGHTS_BASE, "page_bytes": PAGE_BYTES}),
         ("export const MANIFEST", "", {"format": FORMAT, "version": VERSION}),
         (
@@ -589,11 +623,9 @@ def _class_of(code: str) -> str:
 
 
 def generate_codes() -> str:
-    """The table of error codes in docs/client.md: what follows its line `_CODES_MARK`."""
-    head = "\n| code | class | meaning | what to do |\n|---|---|---|---|\n"
-    rows = (
-        f"| `{code}` | `{_class_of(code)}` | {what} | {remedy} |\n" for code, (what, remedy) in CODES.items()
-    )
+    """The table of error codes in docs/errors.md: what follows its line `_CODES_MARK`."""
+    head = "\n| code | meaning | what to do |\n|---|---|---|\n"
+    rows = (f"| `{code}` | {what} | {remedy} |\n" for code, (what, remedy) in CODES.items())
     return head + "".join(rows)
 
 
@@ -601,9 +633,9 @@ _CODES_MARK: Final = "<!-- generated: python -m slm2_web.protocol --write -->\n"
 
 
 def main(arguments: list[str]) -> int:
-    """Write or check worker/protocol.js and the end of docs/client.md; 0 when they are up to date."""
+    """Write or check worker/protocol.js and the end of docs/errors.md; 0 when they are up to date."""
     root = Path(__file__).parents[2]
-    script, manual = root / "worker" / "protocol.js", root / "docs" / "client.md"
+    script, manual = root / "worker" / "protocol.js", root / "docs" / "errors.md"
     before, mark, _ = manual.read_text(encoding="utf-8").partition(_CODES_MARK)
     assert mark, manual
     generated = {script: generate_js(), manual: before + mark + generate_codes()}

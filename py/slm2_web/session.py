@@ -33,6 +33,7 @@ from slm2_web.forward2.executor import Executor
 from slm2_web.sampling2.params import SamplingParams
 from slm2_web.sampling2.sampler import sample
 from slm2_web.stopstrings import StopStrings
+from slm2_web.strictjson import show
 from slm2_web.tokenizer2.utf8 import InvalidUtf8, Utf8Stream
 
 Reason = Literal["stop_token", "stop_string", "max_tokens", "context_full", "cancelled", "invalid_utf8"]
@@ -246,7 +247,7 @@ class Session:
             if not 0 <= token_id < n_tokens:
                 raise InputError(
                     "input.token_id",
-                    f"prompt_ids[{index}]: found {token_id}; allowed: 0 to {n_tokens - 1}",
+                    f"prompt_ids[{index}]: found {show(token_id)}; allowed: 0 to {n_tokens - 1}",
                     {"place": f"prompt_ids[{index}]", "found": token_id, "allowed": f"0 to {n_tokens - 1}"},
                 )
 

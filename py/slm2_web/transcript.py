@@ -30,7 +30,7 @@ from slm2_web.errors import FormatError, InputError
 from slm2_web.manifest import Manifest
 from slm2_web.sampling2.params import RULES, SamplingParams, parse_params
 from slm2_web.session import Done, Event, Reason, Session, Timings, Token, never
-from slm2_web.strictjson import show
+from slm2_web.strictjson import Checks, real, show
 from slm2_web.template2.spec import Message
 
 VERSION: Final = 1
@@ -90,7 +90,7 @@ class Made(Protocol):
 
     @property
     def name(self) -> str:
-        """`reference` or `webgpu`."""
+        """`reference`, `wasm` or `webgpu`."""
 
     @property
     def adapter(self) -> str:
@@ -303,11 +303,11 @@ def from_json(root: object) -> Transcript:
 
     Raises: FormatError `format.transcript`.
     """
-    top = _object(root, "transcript", KEYS)
+    top = _JSON.object_with(root, "transcript", KEYS)
     if top["version"] != VERSION or isinstance(top["version"], bool):
         raise _bad("version", show(top["version"]), str(VERSION))
     generated_ids = _ids(top["generated_ids"], "generated_ids", least=0)
-    digests = _list(top["logit_digests"], "logit_digests", MAX_IDS)
+    digests = _JSON.array(top["logit_digests"], "logit_digests", 0, MAX_IDS)
     if len(digests) != len(generated_ids):
         raise _bad(
             "logit_digests", f"{len(digests)} items", f"{len(generated_ids)}, one for each generated id"
@@ -315,19 +315,19 @@ def from_json(root: object) -> Transcript:
     reason = top["reason"]
     if reason not in get_args(Reason):
         raise _bad("reason", show(reason), " | ".join(get_args(Reason)))
-    executor = _object(top["executor"], "executor", ("name", "adapter"))
+    executor = _JSON.object_with(top["executor"], "executor", ("name", "adapter"))
     return Transcript(
         artifacts=_artifacts(top["artifacts"]),
         request=_request(top["request"]),
         prompt_ids=_ids(top["prompt_ids"], "prompt_ids", least=1),
         generated_ids=generated_ids,
-        logit_digests=tuple(_sha256(d, f"logit_digests[{i}]") for i, d in enumerate(digests)),
+        logit_digests=tuple(_JSON.sha256(d, f"logit_digests[{i}]") for i, d in enumerate(digests)),
         reason=cast(Reason, reason),
         detail=_detail(top["detail"]),
-        text=_utf8(top["text"], "text"),
-        sha256=_sha256(top["sha256"], "sha256"),
+        text=_JSON.text(top["text"], "text").encode("utf-8"),
+        sha256=_JSON.sha256(top["sha256"], "sha256"),
         executor=ExecutorInfo(
-            *(_word(executor[key], f"executor.{key}", 1000) for key in ("name", "adapter"))
+            *(_JSON.text(executor[key], f"executor.{key}", 0, 1000) for key in ("name", "adapter"))
         ),
         timings=_timings(top["timings"]),
     )
@@ -335,60 +335,64 @@ def from_json(root: object) -> Transcript:
 
 def _artifacts(raw: object) -> Artifacts:
     keys = ("model", "manifest_sha256", "tokenizer_sha256", "weights_sha256", "package")
-    artifacts = _object(raw, "artifacts", keys)
+    artifacts = _JSON.object_with(raw, "artifacts", keys)
     model = artifacts["model"]
     if not isinstance(model, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", model):
         raise _bad("artifacts.model", show(model), "a plain name")
-    shards = _list(artifacts["weights_sha256"], "artifacts.weights_sha256", 4096)
+    shards = _JSON.array(artifacts["weights_sha256"], "artifacts.weights_sha256", 0, 4096)
     return Artifacts(
         model=model,
-        manifest_sha256=_sha256(artifacts["manifest_sha256"], "artifacts.manifest_sha256"),
-        tokenizer_sha256=_sha256(artifacts["tokenizer_sha256"], "artifacts.tokenizer_sha256"),
-        weights_sha256=tuple(_sha256(s, f"artifacts.weights_sha256[{i}]") for i, s in enumerate(shards)),
-        package=_word(artifacts["package"], "artifacts.package", 100),
+        manifest_sha256=_JSON.sha256(artifacts["manifest_sha256"], "artifacts.manifest_sha256"),
+        tokenizer_sha256=_JSON.sha256(artifacts["tokenizer_sha256"], "artifacts.tokenizer_sha256"),
+        weights_sha256=tuple(_JSON.sha256(s, f"artifacts.weights_sha256[{i}]") for i, s in enumerate(shards)),
+        package=_JSON.text(artifacts["package"], "artifacts.package", 0, 100),
     )
 
 
 def _request(raw: object) -> Request:
     given = raw if isinstance(raw, dict) else {}
     source = "messages" if "messages" in given else "prompt_ids"
-    request = _object(raw, "request", (source, "params", "max_seq_len"))
+    request = _JSON.object_with(raw, "request", (source, "params", "max_seq_len"))
     messages = prompt_ids = None
     if source == "messages":
         messages = tuple(
             _message(message, f"request.messages[{index}]")
-            for index, message in enumerate(_list(request["messages"], "request.messages", MAX_MESSAGES))
+            for index, message in enumerate(
+                _JSON.array(request["messages"], "request.messages", 0, MAX_MESSAGES)
+            )
         )
     else:
         prompt_ids = _ids(request["prompt_ids"], "request.prompt_ids", least=1)
-    params = _object(request["params"], "request.params", tuple(RULES))
+    params = _JSON.object_with(request["params"], "request.params", tuple(RULES))
     try:
         checked = parse_params(params, {})
     except InputError as error:
         detail = error.detail
         raise _bad(f"request.{detail['place']}", detail["found"], detail["allowed"]) from None
     return Request(
-        messages, prompt_ids, checked, _integer(request["max_seq_len"], "request.max_seq_len", 1, 1 << 20)
+        messages,
+        prompt_ids,
+        checked,
+        _JSON.integer(request["max_seq_len"], "request.max_seq_len", 1, 1 << 20),
     )
 
 
 def _message(raw: object, place: str) -> Message:
-    message = _object(raw, place, ("role", "content"))
+    message = _JSON.object_with(raw, place, ("role", "content"))
     return Message(
-        _word(message["role"], f"{place}.role", 100), _utf8(message["content"], f"{place}.content")
+        _JSON.text(message["role"], f"{place}.role", 0, 100),
+        _JSON.text(message["content"], f"{place}.content").encode("utf-8"),
     )
 
 
 def _detail(raw: object) -> dict[str, Any]:
     """Small, flat and of known keys (session.Done)."""
-    if not isinstance(raw, dict):
-        raise _bad("detail", show(raw), "an object")
     result: dict[str, Any] = {}
-    for key, value in raw.items():
+    for key, value in _JSON.any_object(raw, "detail").items():
         if key in ("id", "offset"):
-            result[key] = _integer(value, f"detail.{key}", 0, (1 << 53) - 1)
+            result[key] = _JSON.integer(value, f"detail.{key}", 0, (1 << 53) - 1)
         elif key in ("stop", "bytes_hex", "partial_hex"):
-            result[key] = _word(value, f"detail.{key}", 1 << 20)
+            result[key] = _JSON.text(value, f"detail.{key}", 0, 1 << 20)
         else:
             raise _bad(
                 f"detail.{show(key)}", "an unknown key", "id | offset | stop | bytes_hex | partial_hex"
@@ -397,73 +401,28 @@ def _detail(raw: object) -> dict[str, Any]:
 
 
 def _timings(raw: object) -> Timings:
-    timings = _object(raw, "timings", ("prefill_ms", "prefill_tokens", "reused_tokens", "decode_ms"))
-    decode_ms = _list(timings["decode_ms"], "timings.decode_ms", MAX_IDS)
+    timings = _JSON.object_with(
+        raw, "timings", ("prefill_ms", "prefill_tokens", "reused_tokens", "decode_ms")
+    )
+    decode_ms = _JSON.array(timings["decode_ms"], "timings.decode_ms", 0, MAX_IDS)
     return Timings(
         prefill_ms=_ms(timings["prefill_ms"], "timings.prefill_ms"),
-        prefill_tokens=_integer(timings["prefill_tokens"], "timings.prefill_tokens", 0, MAX_IDS),
-        reused_tokens=_integer(timings["reused_tokens"], "timings.reused_tokens", 0, MAX_IDS),
+        prefill_tokens=_JSON.integer(timings["prefill_tokens"], "timings.prefill_tokens", 0, MAX_IDS),
+        reused_tokens=_JSON.integer(timings["reused_tokens"], "timings.reused_tokens", 0, MAX_IDS),
         decode_ms=[_ms(value, f"timings.decode_ms[{i}]") for i, value in enumerate(decode_ms)],
     )
 
 
-def _object(value: object, place: str, keys: tuple[str, ...]) -> dict[str, Any]:
-    """An object with exactly these keys."""
-    if not isinstance(value, dict):
-        raise _bad(place, show(value), "an object")
-    for key in keys:
-        if key not in value:
-            raise _bad(f"{place}.{key}", "nothing", "a value")
-    for key in value:
-        if key not in keys:
-            raise _bad(f"{place}.{show(key)}", "an unknown key", " | ".join(keys))
-    return value
-
-
-def _list(value: object, place: str, most: int, least: int = 0) -> list[Any]:
-    if not isinstance(value, list) or not least <= len(value) <= most:
-        found = f"a list of {len(value)}" if isinstance(value, list) else show(value)
-        raise _bad(place, found, f"a list of {least} to {most}")
-    return value
-
-
 def _ids(value: object, place: str, least: int) -> tuple[int, ...]:
-    items = _list(value, place, MAX_IDS, least)
-    return tuple(_integer(item, f"{place}[{i}]", 0, (1 << 31) - 1) for i, item in enumerate(items))
-
-
-def _integer(value: object, place: str, low: int, high: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise _bad(place, show(value), f"an integer from {low} to {high}")
-    return value
+    items = _JSON.array(value, place, least, MAX_IDS)
+    return tuple(_JSON.integer(item, f"{place}[{i}]", 0, (1 << 31) - 1) for i, item in enumerate(items))
 
 
 def _ms(value: object, place: str) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1e15:
+    milliseconds = real(value, 0, 1e15)
+    if milliseconds is None:
         raise _bad(place, show(value), "milliseconds, at least 0")
-    return float(value)
-
-
-def _word(value: object, place: str, most_chars: int) -> str:
-    text = _utf8(value, place).decode("utf-8")
-    if len(text) > most_chars:
-        raise _bad(place, f"{len(text)} characters", f"at most {most_chars}")
-    return text
-
-
-def _utf8(value: object, place: str) -> bytes:
-    if not isinstance(value, str):
-        raise _bad(place, show(value), "a string")
-    try:
-        return value.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise _bad(place, f"a lone surrogate at character {error.start}", "well-formed Unicode") from None
-
-
-def _sha256(value: object, place: str) -> str:
-    if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{64}", value):
-        raise _bad(place, show(value), "64 lower-case hexadecimal digits")
-    return value
+    return milliseconds
 
 
 def _bad(place: str, found: str, allowed: str) -> FormatError:
@@ -472,3 +431,6 @@ def _bad(place: str, found: str, allowed: str) -> FormatError:
         f"{place}: found {found}; allowed: {allowed}",
         {"place": place, "found": found, "allowed": allowed},
     )
+
+
+_JSON = Checks(_bad)

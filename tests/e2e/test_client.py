@@ -77,6 +77,56 @@ def test_deltas_are_the_reply(page: Page) -> None:
     assert result["reason"] == "stop_token"
 
 
+def test_calls_of_next_at_once_are_answered_in_order(page: Page) -> None:
+    got = page.evaluate(
+        """async () => {
+          const chat = slm.chat([{ role: "user", content: "What is 2+2?" }], { temperature: 0 });
+          const steps = await Promise.all(Array.from({ length: 40 }, () => chat.next()));
+          const { text } = await chat.result;
+          return { text, steps };
+        }"""
+    )
+    done = [step["done"] for step in got["steps"]]
+    assert done == sorted(done)
+    assert done[-1]
+    assert "".join(step["value"] for step in got["steps"] if not step["done"]) == got["text"]
+
+
+def test_loading_leaves_no_listener_and_nothing_stored_for_no_model(page: Page) -> None:
+    """A model that the site has no longer is forgotten, and so are files that no manifest names."""
+    got = page.evaluate(
+        """async () => {
+          const store = await caches.open("slm2-models");
+          const before = (await store.keys()).map((r) => r.url);
+          const file = (digit) => `/slm2-models/sha256/${digit.repeat(64)}`;
+          const put = (url, body) => store.put(url, new Response(body));
+          for (const digit of "abc") await put(file(digit), "x");
+          await put("models/gone/manifest.json", JSON.stringify({ sha256: "a".repeat(64) }));
+          await put("/other/models/m/manifest.json", JSON.stringify({ any: { hash: "b".repeat(64) } }));
+          let listeners = 0;
+          const { signal } = new AbortController();
+          for (const [name, step] of [["addEventListener", 1], ["removeEventListener", -1]]) {
+            signal[name] = (...args) => {
+              listeners += step;
+              EventTarget.prototype[name].apply(signal, args);
+            };
+          }
+          const second = await client.SLM2.load({ signal });
+          const { site, fallback } = second.info;
+          second.dispose();
+          while (await store.match(file("c"))) await new Promise((resolve) => setTimeout(resolve, 50));
+          const after = (await store.keys()).map((r) => r.url);
+          return { before, after, listeners, kept: new URL(file("b"), location).href, site, fallback,
+            other: new URL("/other/models/m/manifest.json", location).href,
+            version: (await (await fetch("site.json")).json()).version };
+        }"""
+    )
+    assert sorted(got["after"]) == sorted([*got["before"], got["kept"], got["other"]])
+    assert got["listeners"] == 0
+    assert got["site"] == got["version"]
+    assert got["fallback"]["code"] == "device.no_webgpu"
+
+
 def test_stop_takes_one_forward_pass_at_most(page: Page) -> None:
     """By signal, by leaving the loop, and before the first token; each time the model is free at once."""
     got = page.evaluate(
@@ -123,6 +173,14 @@ def test_stop_takes_one_forward_pass_at_most(page: Page) -> None:
         ),
         ("slm.chat([{ role: 'user', content: 'a' }], { heat: 1 })", "input.params", "InputError"),
         ("slm.chat([{ role: 'user', content: 'a' }], { stop: ['\\ud800'] })", "input.text", "InputError"),
+        ("slm.chat([{ role: 'user', content: 'a' }], null)", "input.params", "InputError"),
+        ("slm.chat([{ role: 'user', content: 'a' }], { signal: {} })", "input.params", "InputError"),
+        ("slm.chat([{ role: 'user', content: 'a' }], { onPrefill: 1 })", "input.params", "InputError"),
+        ("client.SLM2.load(null)", "input.params", "InputError"),
+        ("client.SLM2.load({ root: 'https://example.org/' })", "input.params", "InputError"),
+        ("client.SLM2.load({ root: 'http://[' })", "input.params", "InputError"),
+        ("client.SLM2.load({ root: '/no/such/site/' })", "asset.unreachable", "AssetError"),
+        ("client.SLM2.load({ model: 7 })", "input.model", "InputError"),
         ("client.SLM2.load({ executor: 'abacus' })", "input.params", "InputError"),
         ("client.SLM2.load({ model: '../x' })", "input.model", "InputError"),
         ("client.SLM2.load({ signal: AbortSignal.abort() })", "cancelled", "Cancelled"),

@@ -54,7 +54,11 @@ def test_model_that_is_not_there(visit: Open, url: str) -> None:
 
 
 def test_executor_that_is_not_there(visit: Open, url: str) -> None:
-    assert "abacus" in visit(url, "?executor=abacus").expect_error("input.params")
+    chat = visit(url, "?executor=abacus&x=y")
+    assert "abacus" in chat.expect_error("input.params")
+    chat.page.get_by_role("button", name="Use the fastest that works").click()
+    chat.page.wait_for_url("**/?x=y")
+    chat.wait("loading")
 
 
 def test_no_webgpu(visit: Open, url: str, chromium_without_webgpu: Browser) -> None:
@@ -65,7 +69,7 @@ def test_no_webgpu(visit: Open, url: str, chromium_without_webgpu: Browser) -> N
 
 
 def test_worker_that_cannot_be_had(visit: Open, url: str) -> None:
-    """A message that waits survives the failure, and can be taken back."""
+    """A message that waits survives the failure, and can be taken back; nothing typed is lost."""
     chat = visit("about:blank")
     chat.url = url
     chat.page.context.route("**/worker/worker.js", lambda route: route.abort())
@@ -74,6 +78,11 @@ def test_worker_that_cannot_be_had(visit: Open, url: str) -> None:
     expect(chat.page.locator(".turn")).to_contain_text("waits for the model")
     chat.page.get_by_role("button", name="Stop").click()
     expect(chat.page.get_by_label("Message")).to_have_value("Are you there?")
+    chat.page.get_by_role("button", name="Send").click()
+    chat.page.get_by_label("Message").fill("And you?")
+    chat.page.keyboard.press("Escape")
+    expect(chat.page.get_by_label("Message")).to_have_value("Are you there?\n\nAnd you?")
+    expect(chat.page.locator(".turn")).to_have_count(0)
 
 
 def test_worker_that_dies(visit: Open, url: str) -> None:
@@ -113,7 +122,8 @@ def test_settings_that_cannot_be_kept(visit: Open, url: str) -> None:
 def test_page_and_worker_of_two_versions(visit: Open, url: str) -> None:
     def older(route: Route) -> None:
         response = route.fetch()
-        body = response.text().replace("PROTOCOL_VERSION = 1", "PROTOCOL_VERSION = 0")
+        body = response.text().replace("PROTOCOL_VERSION = 2", "PROTOCOL_VERSION = 1")
+        assert body != response.text()
         route.fulfill(response=response, body=body)
 
     chat = visit("about:blank")
@@ -132,8 +142,18 @@ def test_page_and_worker_of_two_versions(visit: Open, url: str) -> None:
 
 def test_second_visit_needs_no_server_and_heals_its_storage(site: Path, serve: Serve, visit: Open) -> None:
     server = serve(site)
-    chat = visit(server.url).wait("ready")
+    chat = visit("about:blank")
+    chat.url = server.url
+    chat.page.add_init_script(
+        """globalThis.asked = 0;
+        StorageManager.prototype.persisted = async () => false;
+        StorageManager.prototype.persist = async () => (globalThis.asked += 1) > 0;"""
+    )
+    chat.open()
+    assert chat.page.evaluate("asked") == 0, "not before there is something to keep"
+    chat.wait("ready")
     expect(chat.page.locator("#notes")).to_contain_text("kept for use without a network", timeout=60_000)
+    assert chat.page.evaluate("asked") == 1
 
     # A stored file with a wrong bit is dropped and fetched again, that one alone.
     chat.page.evaluate(
@@ -172,9 +192,11 @@ def test_lone_surrogate_is_refused(site: Path, chat: ChatPage) -> None:
     assert "U+D83D" in text
     assert "index 8" in text
     chat.wait("ready")
+    chat.page.get_by_label("Message").fill("A draft.")
     chat.page.get_by_role("button", name="Edit the message").click()
     expect(chat.page.locator(".turn")).to_have_count(0)
     assert chat.page.get_by_label("Message").evaluate("(field) => field.value.charCodeAt(8)") == 0xD83D
+    expect(chat.page.get_by_label("Message")).to_have_value(re.compile(r"\n\nA draft\.$"))
     chat.page.get_by_label("Message").fill("")
 
 

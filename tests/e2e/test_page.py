@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -86,6 +88,17 @@ def test_settings_by_keyboard(chat: ChatPage) -> None:
     page.keyboard.type("7")
     expect(field).to_have_attribute("aria-invalid", "true")
     expect(page.locator("#setting-top_p-wrong")).to_have_text("A number above 0, at most 1.")
+    # What the page takes, the engine takes.
+    heat = page.locator("[name=temperature]")
+    for text, said in {
+        "1e-7": "0, or a number from 0.000001 to 1000.",
+        "1001": "0, or a number from 0.000001 to 1000.",
+        "1e-6": "",
+        "0": "",
+    }.items():
+        heat.fill(text)
+        expect(page.locator("#setting-temperature-wrong")).to_have_text(said)
+    field.focus()
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_be_hidden()
     expect(page.get_by_role("button", name="Settings")).to_be_focused()
@@ -131,6 +144,105 @@ def test_window_of_conversation_follows_only_who_reads_along(chat: ChatPage) -> 
     expect(latest).to_be_hidden()
     page.keyboard.press("Escape")
     chat.wait("ready")
+
+
+def test_answer_again_and_a_reload_keep_the_conversation(chat: ChatPage) -> None:
+    page = chat.page
+    page.get_by_role("button", name="New chat").click()
+    first = chat.set(temperature="0", max_tokens="5").reply("What is 2+2?")
+    second = chat.reply("And 3+3?")
+    again = page.get_by_role("button", name="Answer again")
+    expect(again).to_have_count(1)  # the last question's alone can be seen
+    chat.set(max_tokens="3")
+    again.click()
+    chat.wait("ready")
+    expect(page.locator(".turn")).to_have_count(2)
+    third = chat.transcript()
+    assert third["prompt_ids"] == second["prompt_ids"]
+    assert third["generated_ids"] == second["generated_ids"][:3]
+    shown = page.locator("#log").inner_text()
+
+    page.reload()
+    assert page.locator("#log").inner_text() == shown
+    assert chat.transcript() == third
+    chat.wait("ready")
+    run = chat.reply("And 4+4?")
+    both = first["prompt_ids"] + first["generated_ids"]
+    assert run["prompt_ids"][: len(both)] == both
+    expect(page.locator(".turn")).to_have_count(3)
+
+    # What cannot be shown is left out.
+    page.evaluate('sessionStorage[\'slm2-conversation\'] = \'[{"question": "Hm?", "answered": {}}, 7]\'')
+    page.reload()
+    chat.wait("ready")
+    expect(page.locator(".turn")).to_have_count(0)
+    expect(page.locator("#welcome")).to_be_visible()
+
+
+def test_a_transcript_is_checked(chat: ChatPage, tmp_path: Path) -> None:
+    page = chat.page
+    page.get_by_role("button", name="New chat").click()
+    run = chat.set(temperature="0.7", seed="5", max_tokens="6").reply("Name a colour.")
+    chat.set(temperature="", seed="", max_tokens="300").ask("Write a long story about the sea.").wait("busy")
+    expect(page.locator(".reply .text").last).not_to_be_empty(timeout=60_000)
+    page.keyboard.press("Escape")
+    stopped = chat.wait("ready").transcript()
+    assert stopped["reason"] == "cancelled"
+    altered = {**run, "logit_digests": [*run["logit_digests"][:2], "0" * 64, *run["logit_digests"][3:]]}
+    other = {**run, "artifacts": {**run["artifacts"], "model": "another"}}
+    for recorded, verdict in {
+        json.dumps(run, indent=2, sort_keys=True): "As in the transcript, bit for bit",
+        json.dumps(stopped): "As in the transcript, bit for bit",
+        json.dumps(altered): "Differs from the transcript: logit_digests[2]",
+        json.dumps(other): "Differs from the transcript: artifacts",
+    }.items():
+        page.get_by_role("button", name="New chat").click()
+        (tmp_path / "run.json").write_text(recorded)
+        with page.expect_file_chooser() as chooser:
+            page.get_by_role("button", name="check a transcript").click()
+        chooser.value.set_files(tmp_path / "run.json")
+        expect(page.locator(".verdict")).to_have_text(verdict, timeout=60_000)
+        chat.wait("ready")
+        if verdict.startswith("As"):
+            assert chat.text() == json.loads(recorded)["text"] or "cancelled" in recorded
+    assert page.evaluate("sessionStorage['slm2-conversation']") == "[]", "it is no part of the conversation"
+    for bad in ("{", "[]", '{"version": 1}'):
+        page.get_by_role("button", name="New chat").click()
+        (tmp_path / "run.json").write_text(bad)
+        page.locator("#transcript").set_input_files(tmp_path / "run.json")
+        assert "run.json" in chat.expect_error("format.transcript")
+    page.get_by_role("button", name="New chat").click()
+
+
+def test_new_chat_says_nothing_of_the_old_one(chat: ChatPage) -> None:
+    page = chat.page
+    chat.set(max_tokens="300").ask("Write a long story about the sea.").wait("busy")
+    expect(page.locator(".reply .text").last).not_to_be_empty(timeout=60_000)
+    page.get_by_role("button", name="New chat").click()
+    chat.wait("ready")
+    expect(page.locator(".turn")).to_have_count(0)
+    expect(page.get_by_label("Message")).to_have_value("")
+    assert page.locator("#announcer").text_content() == ""
+
+
+def test_notes_say_in_full_what_runs(chat: ChatPage) -> None:
+    """The header of a narrow window has no room for it."""
+    page = chat.page
+    page.set_viewport_size({"width": 400, "height": 800})
+    page.locator("#loading").evaluate("(details) => (details.open = true)")
+    notes = page.locator("#notes")
+    expect(notes).to_be_visible()
+    expect(notes).to_contain_text(page.locator("#runs").text_content() or "?")
+    expect(notes).to_contain_text(re.compile(r"WebGPU was not used: .* \(device\.no_webgpu\)"))
+    assert _overflow(page) == []
+
+
+def test_the_server_s_policy_binds_workers_too(chat: ChatPage) -> None:
+    """They would evaluate strings without it."""
+    worker = next(worker for worker in chat.page.workers if worker.url.endswith("worker/worker.js"))
+    worker.evaluate("() => { setTimeout('globalThis.evaluated = 1'); }")
+    kept = "() => new Promise((resolve) => setTimeout(() => resolve(globalThis.evaluated ?? 'nothing'), 100))"
+    assert worker.evaluate(kept) == "nothing"
 
 
 def test_boundary_of_text(chat: ChatPage) -> None:

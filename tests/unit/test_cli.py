@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slm2_web import cli
+from slm2_web.cli import stdio
 from slm2_web.errors import CODES
 from slm2_web.tokenizer2.tokenizer import Tokenizer
 
@@ -173,6 +174,11 @@ def test_sample(slm2_web: Slm2Web) -> None:
         ({"logits": [True]}, "input.json"),
         ({"logits": ["NaN"]}, "input.json"),
         ({"logits": [10**400]}, "input.json"),
+        ({"logits": [1], "params": {"temperature": 10**400}}, "input.params"),
+        ({"logits": [1], "params": {"top_p": -(10**400)}}, "input.params"),
+        ({"logits": [1], "params": {"max_tokens": 10**400}}, "input.params"),
+        ({"logits": [1], "position": 10**400}, "input.json"),
+        ({"logits": [1], "context_ids": [10**400]}, "input.token_id"),
         ({"logits": [1e39, 0]}, "device.bad_logits"),
         ({"logits": [1], "context_ids": [1]}, "input.token_id"),
         ({"logits": [1], "context_ids": [-1]}, "input.token_id"),
@@ -187,7 +193,17 @@ def test_sample(slm2_web: Slm2Web) -> None:
     ],
 )
 def test_sample_refuses(slm2_web: Slm2Web, request_: Any, code: str) -> None:
-    assert slm2_web("sample", request_).error["code"] == code
+    error = slm2_web("sample", request_).error
+    assert error["code"] == code
+    assert len(error["message"]) < 500
+
+
+def test_a_value_nested_to_the_end_of_the_stack_is_refused(slm2_web: Slm2Web) -> None:
+    """What json can just read, an error message may not be able to write."""
+    for depth in range(sys.getrecursionlimit() - 150, sys.getrecursionlimit() + 10):
+        nested = b"[" * depth + b"]" * depth
+        error = slm2_web("sample", b'{"logits":[1],"position":' + nested + b"}").error
+        assert error["code"] == "input.json"
 
 
 # --- replies ---------------------------------------------------------------------------------------------
@@ -247,6 +263,23 @@ def test_replay_refuses_what_is_no_transcript(slm2_web: Slm2Web) -> None:
     assert slm2_web("replay", made).error["code"] == "format.transcript"
     made["artifacts"]["model"] = "another"
     assert slm2_web("replay", made).error["code"] == "input.model"
+
+
+@pytest.mark.parametrize(
+    "path", [("request", "params", "temperature"), ("timings", "prefill_ms"), ("request", "max_seq_len")]
+)
+def test_replay_refuses_a_number_that_no_float_holds(slm2_web: Slm2Web, path: tuple[str, ...]) -> None:
+    good = slm2_web("generate --model tiny", {**ASK, "params": {"max_tokens": 1}}).value
+    damaged = json.loads(json.dumps(good))
+    at = damaged
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = 10**400
+    error = slm2_web("replay", damaged).error
+    assert (error["code"], error["detail"]["place"]) == ("format.transcript", ".".join(path))
+    result = slm2_web("replay --jsonl", [damaged, good])
+    assert (result.status, result.lines[1:]) == (2, [{"equal": True}])
+    assert result.lines[0]["error"] == error
 
 
 def test_generate_from_ids_and_from_a_raw_prompt(slm2_web: Slm2Web) -> None:
@@ -393,7 +426,7 @@ def test_bad_requests(slm2_web: Slm2Web, command: str, request_: Any, code: str)
 
 
 def test_input_that_is_too_large(slm2_web: Slm2Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "MAX_INPUT_BYTES", 100)
+    monkeypatch.setattr(stdio, "MAX_INPUT_BYTES", 100)
     assert slm2_web("tokenize --model tiny", {"text": "x" * 100}).error["code"] == "input.json"
     assert slm2_web("tokenize --model tiny", b"x" * 101).error["code"] == "input.json"
     assert len(slm2_web("tokenize --model tiny", b"x" * 100).value["ids"]) > 1
@@ -402,12 +435,20 @@ def test_input_that_is_too_large(slm2_web: Slm2Web, monkeypatch: pytest.MonkeyPa
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([10**400, -(10**400)])
+    | st.floats()
+    | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
             st.sampled_from(
-                ["text", "ids", "runs", "messages", "role", "content", "logits", "params", "seed", "trusted"]
+                [
+                    *("text", "ids", "runs", "messages", "role", "content", "logits", "params", "seed"),
+                    *("trusted", "temperature", "position", "context_ids"),
+                ]
             ),
             inner,
             max_size=4,
@@ -533,6 +574,68 @@ def test_a_broken_pipe_is_quiet(packed_tiny: Path) -> None:
         assert process.stderr.read() == b""
 
 
+def with_streams(shell: str, models: Path) -> subprocess.CompletedProcess[bytes]:
+    """A command whose standard streams are what the shell makes of them; $0 is `python -m slm2_web.cli`."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "py"), "SLM2_MODELS": str(models)}
+    command = ["sh", "-c", shell.replace("slm2-web", f"{sys.executable} -m slm2_web.cli")]
+    return subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("shell", "words"),
+    [
+        (
+            "echo a | slm2-web tokenize --model tiny >/dev/full",
+            b"slm2-web: stdout: No space left on device\n",
+        ),
+        ("slm2-web --help >/dev/full", b"No space left on device\n"),
+        ("echo a | slm2-web tokenize --model tiny >&-", b"slm2-web: stdout is closed\n"),
+        ("slm2-web tokenize --model tiny <&-", b"slm2-web: stdin is closed\n"),
+        ("slm2-web tokenize --model tiny --jsonl <&-", b"slm2-web: stdin is closed\n"),
+        ("echo { | slm2-web tokenize --model tiny 2>/dev/full", b""),
+        ("echo { | slm2-web tokenize --model tiny 2>&-", b""),
+        ("slm2-web nonsense 2>/dev/full", b""),
+        ("slm2-web tokenize --model $(printf %04096d 0)/x", b"File name too long: "),
+    ],
+)
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_stream_that_can_not_be_used_is_2(packed_tiny: Path, shell: str, words: bytes) -> None:
+    done = with_streams(shell, packed_tiny.parent)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert words in done.stderr
+    assert done.stderr.count(b"\n") == bool(words)
+
+
+def test_a_missing_stderr_leaves_stdout_to_the_answer(packed_tiny: Path) -> None:
+    ask = json.dumps({**ASK, "params": {"max_tokens": 1}})
+    done = with_streams(f"echo '{ask}' | slm2-web generate --model tiny --explain 2>&-", packed_tiny.parent)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["reason"]
+
+
+def test_help_that_nobody_reads_is_141(packed_tiny: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "py")}
+    command = [sys.executable, "-m", "slm2_web.cli", "--help"]
+    done = subprocess.run(
+        command, env=environment, stdout=writer, stderr=subprocess.PIPE, timeout=60, check=False
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_bug_is_not_an_answer() -> None:
+    """Python ends with 1 after a traceback, and 1 is `no`."""
+    program = "from slm2_web.cli import app; app.run = lambda arguments: 1 / 0; app.main()"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "py")}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"ZeroDivisionError" in done.stderr
+
+
 @pytest.mark.parametrize("when", ["reading", "generating"])
 def test_ctrl_c_is_cancelled_with_130_and_no_traceback(packed_tiny: Path, when: str) -> None:
     arguments = ["generate", "--model", "tiny", "--jsonl", "--explain"]
@@ -572,6 +675,12 @@ def test_every_command_option_and_status_is_in_the_docs() -> None:
             assert isinstance(parameter, click.Option)
             for option in parameter.opts:
                 assert f"`{option}" in sections[name], (name, option)
-    for status in (cli.EXIT_DONE, cli.EXIT_NO, cli.EXIT_ERROR, cli.EXIT_INTERRUPTED, cli.EXIT_BROKEN_PIPE):
+    for status in (
+        stdio.EXIT_DONE,
+        stdio.EXIT_NO,
+        stdio.EXIT_ERROR,
+        stdio.EXIT_INTERRUPTED,
+        stdio.EXIT_BROKEN_PIPE,
+    ):
         assert f"| {status} |" in page
     assert "`SLM2_MODELS`" in page

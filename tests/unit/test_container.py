@@ -44,12 +44,20 @@ def test_reads_what_was_written(sections: dict[str, bytes], bits: int) -> None:
 
 def test_layout() -> None:
     data = container.write(SECTIONS)
-    assert data[:24] == b"\x93SLM2TOK" + struct.pack("<IIQ", 1, 3, len(data))
+    assert data[:24] == b"\x93SLM2TOK" + struct.pack("<IIQ", 2, 3, len(data))
     assert data[24:56] == hashlib.sha256(data[:24] + data[56:]).digest()
     assert struct.unpack_from("<4sIQQ", data, 56) == (b"HEAD", 64, 128, 3)
     assert struct.unpack_from("<4sIQQ", data, 80) == (b"NULL", 64, 192, 0)
     assert struct.unpack_from("<4sIQQ", data, 104) == (b"DATA", 64, 192, 100)
     assert len(data) == 292
+
+
+def test_a_reader_may_demand_an_alignment() -> None:
+    data = container.write(SECTIONS, alignment=16)
+    assert container.read(data, alignment=16) == container.read(data)
+    with pytest.raises(FormatError) as error:
+        container.read(data, alignment=64)
+    assert error.value.detail["allowed"] == "64"
 
 
 def test_sections_are_read_only_views() -> None:
@@ -98,7 +106,7 @@ def test_changes_with_a_right_digest_are_refused_or_harmless() -> None:
 @pytest.mark.parametrize(
     ("at", "code", "value"),
     [
-        (8, "<I", 2),  # version
+        (8, "<I", 1),  # version
         (12, "<I", 65),  # sections
         (12, "<I", 0xFFFFFFFF),
         (16, "<Q", 1 << 63),  # size

@@ -63,6 +63,8 @@ BAD: dict[str, tuple[tuple[Any, ...], Any, str]] = {
     # name: (field, value, place in the message)
     "format": (("format",), "gguf", "manifest.format"),
     "version": (("version",), 2, "manifest.format"),
+    "version true": (("version",), True, "manifest.format"),
+    "tensors without weights": (("weights",), None, "tensors['rope.inv_freq'].planes"),
     "name empty": (("name",), "", "name"),
     "name surrogate": (("name",), "\ud800", "name"),
     "source path": (("source", "file"), "../x", "source.file"),
@@ -108,6 +110,16 @@ def test_refuses_by_place(raw: Raw, name: str) -> None:
     assert caught.value.code == "format.manifest"
     assert caught.value.detail["place"].startswith(place) or place in caught.value.detail["place"]
     assert caught.value.detail["found"] in caught.value.message
+
+
+def test_weights_may_be_said_to_be_missing(raw: Raw) -> None:
+    """Text and ids need none. The network does: `check_tensors` is what its executors ask."""
+    without = changed(changed(raw, ("weights",), None), ("tensors",), {})
+    manifest = parse(without)
+    assert (manifest.weights_bytes, manifest.shards, manifest.tensors) == (0, (), {})
+    assert json.loads(manifest_bytes(manifest)) == without
+    with pytest.raises(FormatError, match=r"^format\.manifest.*rope\.inv_freq.*found nothing"):
+        check_tensors(manifest)
 
 
 def accepted(data: bytes) -> bool:

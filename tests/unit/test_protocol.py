@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import copy
 import json
+import math
 import random
 import shutil
 import subprocess
@@ -14,12 +15,14 @@ from typing import Any, get_args
 
 import pytest
 
-from slm2_web.errors import CODES, ProtocolError
+from slm2_web.errors import CODES, InputError, ProtocolError
 from slm2_web.protocol import (
     CONTROL_BYTES,
     CONTROL_WORDS,
+    ENUMS,
     LIMITS,
     MESSAGES,
+    RANGES,
     REASONS,
     STAGES,
     Channel,
@@ -29,6 +32,7 @@ from slm2_web.protocol import (
     generate_js,
     main,
 )
+from slm2_web.sampling2.params import RULES, parse_params
 from slm2_web.session import Reason
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +43,8 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
     "page_to_worker": [
         {
             "type": "init",
-            "version": 1,
+            "version": 2,
+            "site": "0123",
             "root": "https://example.org/",
             "executor": "auto",
             "control": None,
@@ -47,7 +52,8 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
         },
         {
             "type": "init",
-            "version": 1,
+            "version": 2,
+            "site": "",
             "root": "",
             "executor": "webgpu",
             "control": {"$shared": CONTROL_BYTES},
@@ -63,7 +69,15 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
         {"type": "dispose"},
     ],
     "page_to_loader": [
-        {"type": "load", "version": 1, "root": "r", "model": "m", "shared": True, "port": {"$port": 0}}
+        {
+            "type": "load",
+            "version": 2,
+            "site": "0123",
+            "root": "r",
+            "model": "m",
+            "shared": True,
+            "port": {"$port": 0},
+        }
     ],
     "loader_to_worker": [
         {
@@ -205,7 +219,7 @@ def _run_python(channel: Channel, message: Any) -> Any:
 def test_generated_files_are_current() -> None:
     again = "run python -m slm2_web.protocol --write"
     assert JS.read_text(encoding="utf-8") == generate_js(), again
-    assert (ROOT / "docs" / "client.md").read_text(encoding="utf-8").endswith(generate_codes()), again
+    assert (ROOT / "docs" / "errors.md").read_text(encoding="utf-8").endswith(generate_codes()), again
     assert main(["--check"]) == 0
 
 
@@ -261,6 +275,35 @@ def test_reasons_are_the_session_s() -> None:
     assert get_args(Reason) == REASONS
 
 
+def _accepted(name: str, value: float) -> bool:
+    try:
+        parse_params({name: value}, {})
+    except InputError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_ranges_are_the_sampler_s(name: str) -> None:
+    """At both bounds, at the numbers next to them, and at 0."""
+    limits = RANGES[name]
+    low: float = int(limits.low) if limits.whole else float(limits.low)
+    high: float = int(limits.high) if limits.whole else float(limits.high)
+    below = low - 1 if limits.whole else math.nextafter(low, -math.inf)
+    over = high + 1 if limits.whole else math.nextafter(high, math.inf)
+    assert _accepted(name, low) == (not limits.above)
+    assert not limits.above or _accepted(name, math.nextafter(low, math.inf))
+    assert _accepted(name, high)
+    assert not _accepted(name, below)
+    assert not _accepted(name, over)
+    assert _accepted(name, 0) == (limits.zero or (low == 0 and not limits.above))
+    assert _accepted(name, 1.5) == (not limits.whole and high > 1)
+
+
+def test_every_number_has_its_range() -> None:
+    assert [*RANGES, "stop"] == list(RULES)
+
+
 def test_control_words_fill_the_array() -> None:
     assert sorted(index for index, _ in CONTROL_WORDS.values()) == list(range(CONTROL_BYTES // 4))
 
@@ -269,6 +312,8 @@ def test_documentation_names_everything() -> None:
     text = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
     names = {message.type for message in MESSAGES} | {f.name for m in MESSAGES for f in m.fields}
     missing = [
-        name for name in [*sorted(names), *STAGES, *REASONS, *CONTROL_WORDS] if f"`{name}`" not in text
+        name
+        for name in [*sorted(names), *STAGES, *REASONS, *ENUMS["executor"], *ENUMS["unit"], *CONTROL_WORDS]
+        if f"`{name}`" not in text
     ]
     assert not missing

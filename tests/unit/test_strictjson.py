@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slm2_web.strictjson import NotJson, loads, show
+from slm2_web.strictjson import Checks, NotJson, loads, real, show
 
 
 @pytest.mark.parametrize(
@@ -74,3 +75,62 @@ def test_any_bytes_parse_or_are_refused(data: bytes) -> None:
 def test_show_is_short_ascii() -> None:
     assert show("\ud800") == "'\\ud800'"
     assert len(show("x" * 10_000)) == 80
+
+
+def test_show_of_what_python_does_not_write() -> None:
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    assert show(nested) == "a very large list"
+    assert show(10**5000) == "a very large int"
+
+
+@given(st.integers() | st.floats() | st.sampled_from([10**400, -(10**400)]), st.integers(), st.integers())
+def test_real_is_the_number_of_its_range(value: float, low: int, high: int) -> None:
+    found = real(value, low, high)
+    if low <= value <= high:
+        assert found == float(value)
+        assert isinstance(found, float)
+    else:
+        assert found is None
+
+
+def test_real_takes_numbers_only() -> None:
+    for value in (True, "1", None, [1], float("nan")):
+        assert real(value, -10, 10) is None
+
+
+CHECKS = Checks(lambda place, found, allowed: LookupError(f"{place}: {found}; {allowed}"))
+
+
+@pytest.mark.parametrize(
+    ("check", "good", "bad"),
+    [
+        (CHECKS.any_object, [{}, {"a": 1}], [[], "a", None, 1, True]),
+        (lambda v, p: CHECKS.object_with(v, p, ("a",), ("b",)), [{"a": 1}, {"b": 1, "a": 2}], [{}, {"b": 1}]),
+        (lambda v, p: CHECKS.object_with(v, p, ("a",)), [{"a": None}], [{"a": 1, "b": 1}, [], None]),
+        (CHECKS.array, [[], [1] * 99], [{}, "a", None, ()]),
+        (lambda v, p: CHECKS.array(v, p, 1, 2), [[1], [1, 2]], [[], [1, 2, 3]]),
+        (lambda v, p: CHECKS.integer(v, p, -1, 9), [-1, 0, 9], [-2, 10, 1.0, True, "1", None, 10**400]),
+        (CHECKS.string, ["", "a", "\ud800"], [b"", 1, None]),
+        (CHECKS.text, ["", "\U0001f600"], ["\ud800", "a\udfff", 1]),
+        (lambda v, p: CHECKS.text(v, p, 1, 3), ["a", "abc"], ["", "abcd"]),
+        (CHECKS.sha256, ["0" * 64, "af" * 32], ["0" * 63, "0" * 65, "A" * 64, "0" * 64 + "\n", 0, None]),
+    ],
+)
+def test_checks(check: Callable[[Any, str], Any], good: list[Any], bad: list[Any]) -> None:
+    """The value itself, or an error that names its place in one printable line."""
+    for value in good:
+        assert check(value, "here") is value
+    for value in bad:
+        with pytest.raises(LookupError, match="here") as caught:
+            check(value, "here")
+        assert len(str(caught.value)) < 300
+        assert str(caught.value).isprintable()
+
+
+def test_an_unknown_keys_name_is_shown_safely() -> None:
+    for key, place in (("c", "here.c"), ("c\n\u202e", "here.'c\\n\\u202e'"), ("é", "here.'\\xe9'")):
+        with pytest.raises(LookupError) as caught:
+            CHECKS.object_with({key: 1}, "here", ())
+        assert caught.value.args[0].startswith(place + ": an unknown key")

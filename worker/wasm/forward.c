@@ -31,14 +31,14 @@ typedef v128_t v128;
 enum {
   EMBED_Q4_0, EMBED_Q4_1, EMBED_Q8_0, RMSNORM_QUANTIZE, QUANTIZE, SILU_MUL_QUANTIZE,
   MATMUL_Q4_0, MATMUL_Q4_1, MATMUL_Q8_0, ROPE_KV, ATTN_SCORES, ATTN_SOFTMAX, ATTN_VALUES,
+  BIAS_ROPE_KV, NORM_ROPE_KV,
 };
 
 // `constants` in the order of the kernel table (kernels.py), floats by their bits; `buffers` in binding order.
 typedef struct {
   u32 kernel;
   u32 constants[8];
-  u32 buffers[6];
-  u32 unused;
+  u32 buffers[7];
 } Op;
 
 typedef struct {
@@ -160,9 +160,8 @@ static void embed(u32 kernel, const u32 *c, const u32 *b, u32 t) {
 
 // --- norm and quantise ----------------------------------------------------------------------------------------
 
-static void rmsnorm_quantize(const u32 *c, const u32 *b, u32 t) {
-  const u32 cols = c[0];
-  const f32 *x = (const f32 *)b[0] + t * cols, *weight = (const f32 *)b[1];
+// 1 / sqrt(mean square + eps) of `cols` values, a multiple of 32.
+static inline f32 norm_factor(const f32 *x, u32 cols, f32 inv_cols, f32 eps) {
   v128 lane[8];
   for (int i = 0; i < 8; i++) lane[i] = f4(0.0f);
   for (u32 col = 0; col < cols; col += 32) {
@@ -178,7 +177,13 @@ static void rmsnorm_quantize(const u32 *c, const u32 *b, u32 t) {
   v128 four = add(lane[0], lane[1]);
   four = add(four, wasm_i32x4_shuffle(four, four, 2, 3, 0, 1));
   const f32 total = wasm_f32x4_extract_lane(four, 0) + wasm_f32x4_extract_lane(four, 1);
-  const v128 factor = f4(rsqrt(total * bits_f32(c[1]) + bits_f32(c[2])));
+  return rsqrt(total * inv_cols + eps);
+}
+
+static void rmsnorm_quantize(const u32 *c, const u32 *b, u32 t) {
+  const u32 cols = c[0];
+  const f32 *x = (const f32 *)b[0] + t * cols, *weight = (const f32 *)b[1];
+  const v128 factor = f4(norm_factor(x, cols, bits_f32(c[1]), bits_f32(c[2])));
   for (u32 g = 0; g < cols / 32; g++) {
     v128 value[8];
     for (int i = 0; i < 8; i++) {
@@ -376,11 +381,26 @@ static void matmul(u32 kernel, const u32 *c, const u32 *b, const Wide *wide, u32
 
 // --- attention ------------------------------------------------------------------------------------------------
 
-// Rotates, quantises and stores one head of q, k or v of token t.
-static void rope_kv(const u32 *c, const u32 *b, const Step *step, u32 t, u32 unit) {
+#define MAX_HEAD_DIM 1024
+
+// Rotates, quantises and stores one head of q, k or v of token t; before that, adds its bias or norms it.
+static void rope_kv(u32 kernel, const u32 *c, const u32 *b, const Step *step, u32 t, u32 unit) {
   const u32 n_heads = c[0], n_kv = c[1], head_dim = c[2], max_seq = c[3], half_dim = head_dim / 2;
   const u32 pos = step->pos + t, groups = head_dim / 32;
   const f32 *v = (const f32 *)b[0] + (t * (n_heads + 2 * n_kv) + unit) * head_dim;
+  f32 head[MAX_HEAD_DIM] __attribute__((aligned(16)));
+  if (kernel == BIAS_ROPE_KV) {
+    const f32 *bias = (const f32 *)b[6] + unit * head_dim;
+    for (u32 d = 0; d < head_dim; d += 4) wasm_v128_store(head + d, add(load(v + d), load(bias + d)));
+    v = head;
+  } else if (kernel == NORM_ROPE_KV && unit < n_heads + n_kv) {
+    const f32 *weight = (const f32 *)b[6] + (unit < n_heads ? 0 : head_dim);
+    const v128 factor = f4(norm_factor(v, head_dim, bits_f32(c[4]), bits_f32(c[5])));
+    for (u32 d = 0; d < head_dim; d += 4) {
+      wasm_v128_store(head + d, mul(mul(load(v + d), factor), load(weight + d)));
+    }
+    v = head;
+  }
   const f32 *turn = (const f32 *)b[1] + pos * head_dim;
   const u32 cached = unit - n_heads;
   const u32 row = unit < n_heads ? t * n_heads + unit : ((cached / n_kv) * max_seq + pos) * n_kv + cached % n_kv;
@@ -478,20 +498,30 @@ static inline u32 claim(Turn *turn, u32 n_threads, u32 *mine) {
   return __atomic_fetch_add(&turn->next, 1, __ATOMIC_RELAXED);
 }
 
-// Until all threads have ended this operation: a short spin, since the others are usually close, then sleep.
-static inline void meet(Turn *turn, u32 n_threads) {
-  if (n_threads == 1) return;
+// A thread that dies can't say so to the others: they look at `stop` ten times a second, and give up after a while.
+#define SLICE_NS 100000000ll
+#define PATIENCE_SLICES 300
+#define TIMED_OUT 2
+
+// Until all threads have ended this operation: a short spin, since the others are usually close, then sleep. Whether
+// they did.
+static inline int meet(Turn *turn, u32 n_threads, const u32 *stop) {
+  if (n_threads == 1) return 1;
   u32 done = __atomic_add_fetch(&turn->done, 1, __ATOMIC_ACQ_REL);
   if (done == n_threads) {
     __builtin_wasm_memory_atomic_notify((i32 *)&turn->done, n_threads);
-    return;
+    return 1;
   }
   for (u32 spin = 0; spin < 4096; spin++) {
-    if (__atomic_load_n(&turn->done, __ATOMIC_ACQUIRE) == n_threads) return;
+    if (__atomic_load_n(&turn->done, __ATOMIC_ACQUIRE) == n_threads) return 1;
   }
-  while ((done = __atomic_load_n(&turn->done, __ATOMIC_ACQUIRE)) != n_threads) {
-    __builtin_wasm_memory_atomic_wait32((i32 *)&turn->done, (i32)done, -1);
+  for (u32 slices = 0; slices < PATIENCE_SLICES;) {
+    done = __atomic_load_n(&turn->done, __ATOMIC_ACQUIRE);
+    if (done == n_threads) return 1;
+    if (__atomic_load_n(stop, __ATOMIC_ACQUIRE)) return 0;
+    slices += __builtin_wasm_memory_atomic_wait32((i32 *)&turn->done, (i32)done, SLICE_NS) == TIMED_OUT;
   }
+  return 0;
 }
 #else
 static inline u32 claim(Turn *turn, u32 n_threads, u32 *mine) {
@@ -499,7 +529,10 @@ static inline u32 claim(Turn *turn, u32 n_threads, u32 *mine) {
   return (*mine)++;
 }
 
-static inline void meet(Turn *turn, u32 n_threads) { (void)turn, (void)n_threads; }
+static inline int meet(Turn *turn, u32 n_threads, const u32 *stop) {
+  (void)turn, (void)n_threads, (void)stop;
+  return 1;
+}
 #endif
 
 #define ROWS_AT_ONCE 32
@@ -536,10 +569,11 @@ static void run_op(const Op *op, const Step *step, Turn *turn, u8 *scratch, u32 
       break;
     }
     default: {
-      const u32 units = kernel == ROPE_KV ? c[0] + 2 * c[1] : c[0];
+      const int rope = kernel == ROPE_KV || kernel == BIAS_ROPE_KV || kernel == NORM_ROPE_KV;
+      const u32 units = rope ? c[0] + 2 * c[1] : c[0];
       while ((part = claim(turn, n_threads, &mine)) < n_tokens * units) {
         const u32 t = part / units, unit = part % units;
-        if (kernel == ROPE_KV) rope_kv(c, b, step, t, unit);
+        if (rope) rope_kv(kernel, c, b, step, t, unit);
         else if (kernel == ATTN_SCORES) attn_scores(c, b, step, t, unit);
         else if (kernel == ATTN_SOFTMAX) attn_softmax(c, b, step, t, unit);
         else attn_values(c, b, step, t, unit);
@@ -548,11 +582,14 @@ static void run_op(const Op *op, const Step *step, Turn *turn, u8 *scratch, u32 
   }
 }
 
-// Runs a program. `turns`: n_ops Turns, all zero; `scratch`: `scratch_bytes` for each thread.
-void EXPORT(forward_run)(u32 ops, u32 n_ops, u32 step, u32 turns, u32 scratch, u32 scratch_bytes, u32 thread, u32 n_threads) {
+// Runs a program: 1, or 0 when another thread did not do its part. `turns`: n_ops Turns, all zero; `scratch`:
+// `scratch_bytes` for each thread; `stop`: a word that is set when a thread has failed.
+u32 EXPORT(forward_run)(u32 ops, u32 n_ops, u32 step, u32 turns, u32 scratch, u32 scratch_bytes, u32 stop, u32 thread,
+                        u32 n_threads) {
   for (u32 i = 0; i < n_ops; i++) {
     Turn *turn = (Turn *)turns + i;
     run_op((const Op *)ops + i, (const Step *)step, turn, (u8 *)scratch + thread * scratch_bytes, n_threads);
-    meet(turn, n_threads);
+    if (!meet(turn, n_threads, (const u32 *)stop)) return 0;
   }
+  return 1;
 }

@@ -6,12 +6,15 @@
 // own call when all operations are done, and before the next pass it waits until every other thread has left
 // its call too: only then may the turns be zeroed.
 //
+// A thread that fails says so in a word of the memory, `stop`, which the others look at while they wait, and in a
+// message. The pass ends with `device.worker`, and so does every later one.
+//
 // Without shared memory there is one thread, a plain memory, and no waiting.
 
 import { AssetError, DeviceError, WASM } from "../protocol.js";
 
 /** @typedef {{turns: number, turns_bytes: number, step: number, ids: number, logits: number,
- *   scratch: number, scratch_bytes: number, stacks: number, stack_bytes: number}} Areas */
+ *   scratch: number, scratch_bytes: number, stop: number, stacks: number, stack_bytes: number}} Areas */
 
 const PAGE_BYTES = WASM.page_bytes;
 const MAX_PAGES = 32768;
@@ -101,7 +104,10 @@ export class Pool {
       this.#workers.push(worker);
       starts.push(
         new Promise((resolve, reject) => {
-          worker.onmessage = resolve;
+          worker.onmessage = ({ data }) => {
+            if (data === "ready") resolve(undefined);
+            else reject(new DeviceError("device.worker", `thread ${thread}: ${data}`));
+          };
           worker.onerror = (event) => {
             event.preventDefault();
             reject(new DeviceError("device.worker", `thread ${thread}: ${event.message || "could not be started"}`));
@@ -121,7 +127,7 @@ export class Pool {
   async run(ops, nOps, step, ids, size) {
     if (!this.#shared) await nextTask();
     const areas = /** @type {Areas} */ (this.#areas);
-    if (this.#stopped) throw new DeviceError("device.lost", "the threads have been stopped");
+    if (this.#stopped) throw new DeviceError("device.worker", "the threads have been stopped");
     this.#awaitIdle();
     const { buffer } = this.memory;
     new Uint32Array(buffer, areas.step, 4).set(step);
@@ -134,7 +140,10 @@ export class Pool {
       Atomics.add(this.#words, WORDS.generation, 1);
       Atomics.notify(this.#words, WORDS.generation);
     }
-    runThread(this.#exports, areas, ops, nOps, 0, this.nThreads);
+    if (!runThread(this.#exports, areas, ops, nOps, 0, this.nThreads)) {
+      this.dispose();
+      throw new DeviceError("device.worker", "a thread did not do its part of a pass");
+    }
     return new Float32Array(buffer.slice(areas.logits, areas.logits + size));
   }
 
@@ -144,7 +153,8 @@ export class Pool {
     const others = this.nThreads - 1;
     for (let idle; (idle = Atomics.load(this.#words, WORDS.idle)) !== others; ) {
       if (Atomics.wait(this.#words, WORDS.idle, idle, LEAVE_MS) === "timed-out") {
-        throw new DeviceError("device.lost", "a thread did not come back from its work", { idle, others });
+        this.dispose();
+        throw new DeviceError("device.worker", "a thread did not come back from its work", { idle, others });
       }
     }
   }
@@ -171,7 +181,7 @@ function nextTask() {
 }
 
 /** @param {URL} url */
-async function compile(url) {
+export async function compile(url) {
   const response = await fetch(url).catch((error) => {
     throw new AssetError("asset.unreachable", `${url}: ${error}`, { url: url.href });
   });
@@ -195,10 +205,10 @@ function plainMemory(bytes) {
   }
 }
 
-/** One thread's part of a pass.
+/** One thread's part of a pass; false when another thread did not do its own.
  * @param {Record<string, any>} exports @param {Areas} areas @param {number} ops @param {number} nOps
  * @param {number} thread @param {number} nThreads */
 export function runThread(exports, areas, ops, nOps, thread, nThreads) {
-  const { step, turns, scratch, scratch_bytes: scratchBytes } = areas;
-  exports.forward_run(ops, nOps, step, turns, scratch, scratchBytes, thread, nThreads);
+  const { step, turns, scratch, scratch_bytes: scratchBytes, stop } = areas;
+  return exports.forward_run(ops, nOps, step, turns, scratch, scratchBytes, stop, thread, nThreads) === 1;
 }

@@ -1,5 +1,6 @@
 // Thread: one more hand for pool.js. Sleeps on the generation word, runs its part of each pass, and never reads a
-// message again: the engine ends it by terminating the worker.
+// message again: the engine ends it by terminating the worker. What goes wrong here is said in the memory's `stop`
+// word, which those who wait in a pass look at, and in a message.
 
 import { runThread, WORDS } from "./pool.js";
 
@@ -9,7 +10,17 @@ import { runThread, WORDS } from "./pool.js";
 const worker = /** @type {DedicatedWorkerGlobalScope} */ (/** @type {unknown} */ (self));
 
 worker.onmessage = async (/** @type {MessageEvent} */ { data }) => {
-  const { module, memory, words, areas, thread, n_threads: nThreads } = /** @type {Start} */ (data);
+  const start = /** @type {Start} */ (data);
+  try {
+    await work(start);
+  } catch (error) {
+    Atomics.store(new Int32Array(start.memory.buffer, start.areas.stop, 1), 0, 1);
+    worker.postMessage(String(error));
+  }
+};
+
+/** @param {Start} start */
+async function work({ module, memory, words, areas, thread, n_threads: nThreads }) {
   const instance = await WebAssembly.instantiate(module, { env: { memory } });
   const exports = /** @type {Record<string, any>} */ (instance.exports);
   exports.__stack_pointer.value = areas.stacks + (thread + 1) * areas.stack_bytes;
@@ -21,8 +32,8 @@ worker.onmessage = async (/** @type {MessageEvent} */ { data }) => {
     const now = Atomics.load(words, WORDS.generation);
     if (now === generation) continue;
     generation = now;
-    runThread(exports, areas, words[WORDS.ops], words[WORDS.n_ops], thread, nThreads);
+    if (!runThread(exports, areas, words[WORDS.ops], words[WORDS.n_ops], thread, nThreads)) return;
     Atomics.add(words, WORDS.idle, 1);
     Atomics.notify(words, WORDS.idle);
   }
-};
+}

@@ -6,6 +6,7 @@ The only folder that imports `js` or `pyodide`. Every call that JavaScript makes
     engine.py   one model on one device, and the choice of the device
     webgpu.py   WebGPU through pyodide.ffi, for forward2/gpu.py
     wasm.py     the pool of wasm threads, for forward2/wasm.py
+    kernel.py   the tokenizer's wasm kernel, for tokenizer2/kernel.py
     convert.py  Python values as JavaScript ones, JavaScript errors as ours
 """
 

@@ -25,7 +25,7 @@ def to_f32(values: Any) -> F32:
 
 
 def device_error(error: JsException) -> DeviceError:
-    """The DeviceError that our JavaScript threw, by its `code` or name; anything else is a lost device."""
-    code = getattr(error, "code", None) or error.name
-    known = code in CODES and code.startswith("device.")
+    """The DeviceError that our JavaScript threw, by its `code`; anything else is a lost device."""
+    code: str = getattr(error, "code", None) or ""
+    known = code in CODES and code.startswith(DeviceError.prefixes)
     return DeviceError(code if known else "device.lost", error.message)

@@ -13,6 +13,7 @@ from pyodide.ffi import JsException, to_js
 
 from slm2_web import __version__, transcript
 from slm2_web.bridge.convert import device_error, to_object
+from slm2_web.bridge.kernel import JsKernel
 from slm2_web.bridge.wasm import PoolBackend, wanted_threads
 from slm2_web.bridge.webgpu import WebGpuBackend
 from slm2_web.errors import DeviceError, ProtocolError, Slm2Error
@@ -28,6 +29,8 @@ from slm2_web.sampling2.params import parse_params
 from slm2_web.session import Delta, Done, Prefill, Session, Token
 from slm2_web.template2.machine import Template, template_for
 from slm2_web.template2.spec import Message
+from slm2_web.tokenizer2.kernel import KernelTokenizer
+from slm2_web.tokenizer2.tables import parse
 from slm2_web.tokenizer2.tokenizer import Tokenizer
 from slm2_web.transcript import Artifacts, Request
 
@@ -44,6 +47,7 @@ class _Loading:
     host: Any
     emit: Callable[[str, int, int, str], None]
     timings: dict[str, float] = field(default_factory=dict)
+    fallback: DeviceError | None = None
 
     @property
     def inv_freq(self) -> F32:
@@ -127,29 +131,39 @@ async def _webgpu(loading: _Loading, backend: WebGpuBackend) -> _Device:
 async def _fastest(loading: _Loading) -> _Device:
     """WASM, unless there is a real GPU that passes the self-test and takes a token in less time.
 
-    Which one it is never changes a token: both have the reference's bits.
+    Which one it is never changes a token: both have the reference's bits. Why WebGPU was not taken is kept in
+    `loading.fallback`.
     """
+    gpu: _Device | None = None
     try:
-        backend = await WebGpuBackend.create(loading.host.makeReplay)
-        if backend.is_software:
-            backend.dispose()
-            raise DeviceError("device.no_webgpu", f"{backend.adapter} is no real GPU")
-        gpu = await _webgpu(loading, backend)
-    except DeviceError:
+        gpu = await _real_gpu(loading)
+        loading.timings["benchmark_webgpu_ms"] = gpu_ms = await _token_ms(gpu)
+    except DeviceError as error:
+        loading.fallback = error
+        if gpu is not None:
+            gpu.free()
         return await _wasm(loading)
     try:
         wasm = await _wasm(loading)
     except DeviceError:
         return gpu
-    gpu_ms, wasm_ms = await _token_ms(gpu), await _token_ms(wasm)
-    loading.timings |= {"benchmark_webgpu_ms": gpu_ms, "benchmark_wasm_ms": wasm_ms}
+    loading.timings["benchmark_wasm_ms"] = wasm_ms = await _token_ms(wasm)
     winner, loser = (gpu, wasm) if gpu_ms < wasm_ms else (wasm, gpu)
     loser.free()
     return winner
 
 
+async def _real_gpu(loading: _Loading) -> _Device:
+    """Raises: DeviceError."""
+    backend = await WebGpuBackend.create(loading.host.makeReplay)
+    if backend.is_software:
+        backend.dispose()
+        raise DeviceError("device.no_webgpu", f"{backend.adapter} is a program, not a GPU")
+    return await _webgpu(loading, backend)
+
+
 async def _token_ms(device: _Device) -> float:
-    """Milliseconds for one token, after one to warm up."""
+    """Milliseconds for one token, after one to warm up. Raises: DeviceError."""
     for _ in range(2):
         start = time.perf_counter()
         await device.executor.forward([0], want_logits=True)
@@ -194,7 +208,8 @@ class Engine:
     """One model on one device, for worker.js.
 
     `host` makes the JavaScript halves of the devices: `makeReplay(device)` a Replay (worker/gpu/replay.js),
-    `makePool(memory, weights, base, end, nThreads)` a Pool (worker/wasm/pool.js).
+    `makePool(memory, weights, base, end, nThreads)` a Pool (worker/wasm/pool.js), and the tokenizer's:
+    `makeTokenizer(file)` a TokenizerKernel (worker/wasm/tokenizer.js).
     """
 
     def __init__(self, host: Any) -> None:
@@ -211,18 +226,20 @@ class Engine:
         progress.
         """
         loading = (weights, memory, emit)
-        return await _answer(self._load(manifest.to_bytes(), tokenizer.to_bytes(), executor, *loading))
+        return await _answer(self._load(manifest.to_bytes(), tokenizer, executor, *loading))
 
     async def _load(
-        self, manifest_bytes: bytes, tokenizer_bytes: bytes, kind: str, weights: Any, memory: Any, emit: Any
+        self, manifest_bytes: bytes, tokenizer_file: Any, kind: str, weights: Any, memory: Any, emit: Any
     ) -> dict[str, Any]:
         if self._model is not None:
             raise ProtocolError("protocol.state", "a model is loaded already")
         manifest = parse_manifest(manifest_bytes)
         check_tensors(manifest)
+        tokenizer_bytes = tokenizer_file.to_bytes()
         check_file(manifest.tokenizer, tokenizer_bytes)
         start = time.perf_counter()
-        tokenizer = Tokenizer.from_bytes(tokenizer_bytes)
+        tables = parse(tokenizer_bytes)
+        tokenizer = KernelTokenizer(tables, JsKernel(await self._host.makeTokenizer(tokenizer_file)))
         template = template_for(manifest.template, tokenizer)
         timings = {"tokenizer_ms": _since(start)}
         loading = _Loading(manifest, weights, memory, self._host, emit)
@@ -241,6 +258,7 @@ class Engine:
         return {
             "executor": executor.name,
             "adapter": executor.adapter,
+            "fallback": loading.fallback and loading.fallback.as_json(),
             "model": {
                 "name": manifest.name,
                 "title": manifest.title,

@@ -32,9 +32,9 @@ class WebGpuBackend:
     """A `GpuBackend` (forward2/gpu.py) on the browser's WebGPU. Made by `create`."""
 
     def __init__(self, adapter: Any, device: Any, make_replay: Callable[[Any], Any]) -> None:
-        info = adapter.info
-        words = [str(w) for w in (info.vendor, info.architecture, info.description) if w]
-        self.adapter = " ".join(dict.fromkeys(words)) or "unnamed adapter"
+        info = getattr(adapter, "info", None)
+        words = [str(getattr(info, key, "") or "") for key in ("vendor", "architecture", "description")]
+        self.adapter = " ".join(filter(None, dict.fromkeys(words))) or "unnamed adapter"
         fallback = getattr(info, "isFallbackAdapter", False) or getattr(adapter, "isFallbackAdapter", False)
         # Whether the CPU plays the GPU: such an adapter is exact, and slower than the wasm kernels.
         self.is_software = bool(fallback) or any(w in self.adapter.lower() for w in SOFTWARE_ADAPTERS)
@@ -53,15 +53,16 @@ class WebGpuBackend:
         gpu = getattr(js.navigator, "gpu", None)
         if not gpu:
             raise DeviceError("device.no_webgpu", "this browser has no navigator.gpu in workers")
-        if not gpu.wgslLanguageFeatures.has(LANGUAGE_FEATURE):
+        features = getattr(gpu, "wgslLanguageFeatures", None)  # early WebGPU has none
+        if not features or not features.has(LANGUAGE_FEATURE):
             raise DeviceError("device.no_webgpu", f"this browser's WGSL lacks {LANGUAGE_FEATURE}")
-        adapter = await gpu.requestAdapter(to_object({"powerPreference": "high-performance"}))
-        if not adapter:
-            raise DeviceError("device.no_webgpu", "the browser offers no adapter")
         try:
+            adapter = await gpu.requestAdapter(to_object({"powerPreference": "high-performance"}))
+            if not adapter:
+                raise DeviceError("device.no_webgpu", "the browser offers no adapter")
             device = await adapter.requestDevice()
         except JsException as error:
-            raise DeviceError("device.no_webgpu", f"the adapter gives no device: {error.message}") from None
+            raise DeviceError("device.no_webgpu", f"the browser gives no device: {error.message}") from None
         return cls(adapter, device, make_replay)
 
     def create_buffer(self, name: str, size: int) -> None:

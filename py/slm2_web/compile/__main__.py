@@ -13,7 +13,7 @@ import click
 
 from slm2_web.compile import serve as server
 from slm2_web.compile.assets import Fetcher
-from slm2_web.compile.install import install_model
+from slm2_web.compile.install import QUANTIZATION_NAMES, install_directory, install_model
 from slm2_web.compile.models import MODELS
 from slm2_web.compile.site import SiteError, build_site
 from slm2_web.errors import InputError, Slm2Error
@@ -29,6 +29,19 @@ model_option = click.option(
     show_default=True,
     type=click.Choice(list(MODELS)),
     help="A model on the site; the first one is what the page loads. May be given more than once.",
+)
+source_option = click.option(
+    "--from",
+    "source",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="A folder that holds the publisher's files; nothing is fetched for the model.",
+)
+quant_option = click.option(
+    "--quant",
+    default=QUANTIZATION_NAMES[0],
+    show_default=True,
+    type=click.Choice(QUANTIZATION_NAMES),
+    help="What the weights of a safetensors file become; the embedding becomes q8_0 in any case.",
 )
 
 
@@ -53,18 +66,36 @@ def fetch(names: Sequence[str]) -> None:
 
 @main.command()
 @click.argument("name", type=click.Choice(list(MODELS)))
-def model(name: str) -> None:
+@source_option
+@quant_option
+def model(name: str, source: Path | None, quant: str) -> None:
     """Fetch and compile the model NAME into build/models/NAME."""
-    click.echo(install_model(name, ROOT, Fetcher.from_environment(ROOT), say))
+    fetcher = Fetcher.from_environment(ROOT)
+    click.echo(install_model(name, ROOT, fetcher, say, source=source, quantization=quant))
+
+
+@main.command()
+@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--name", required=True, help="What the model is called here.")
+@click.option("--license", default="NOASSERTION", show_default=True, help="Its license, by SPDX.")
+@quant_option
+def pack(directory: Path, name: str, license: str, quant: str) -> None:
+    """Compile a model of your own, a Hugging Face DIRECTORY, into build/models/NAME."""
+    click.echo(install_directory(directory, ROOT, name, license, quant, say))
 
 
 @main.command()
 @click.option("--out", type=click.Path(path_type=Path), default=ROOT / "dist", help="The site's folder.")
 @model_option
-def site(out: Path, models: Sequence[str]) -> None:
+@source_option
+@quant_option
+def site(out: Path, models: Sequence[str], source: Path | None, quant: str) -> None:
     """Build the static site, if it is not up to date."""
     fetcher = Fetcher.from_environment(ROOT)
-    packed = [install_model(name, ROOT, fetcher, say) for name in dict.fromkeys(models)]
+    packed = [
+        install_model(name, ROOT, fetcher, say, source=source, quantization=quant)
+        for name in dict.fromkeys(models)
+    ]
     built = build_site(ROOT, out.absolute(), packed, fetcher, say)
     say(f"{out}: {'built' if built else 'up to date'}")
 

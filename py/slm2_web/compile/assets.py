@@ -425,6 +425,16 @@ def _inflate(packed: BinaryIO, out: BinaryIO, n_bytes: int) -> None:
     out.write(inflater.flush())
 
 
+def check_asset(asset: Asset, path: Path) -> None:
+    """Nothing, when the file is the asset. Raises: AssetError `asset.unreachable`, `asset.hash`."""
+    try:
+        _check(asset, path)
+    except OSError as error:
+        raise AssetError("asset.unreachable", f"{asset.name}: {path}: {error.strerror}") from None
+    except WrongBytes as error:
+        raise AssetError("asset.hash", f"{asset.name}: {path} is not it: {error}") from None
+
+
 def _check(asset: Asset, path: Path) -> None:
     """Nothing, when the file is the asset. Raises: WrongBytes."""
     size = path.stat().st_size

@@ -32,6 +32,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
+import numpy as np
+from numpy.typing import NDArray
+
 from slm2_web.errors import FormatError
 
 MAGIC = b"GGUF"
@@ -140,6 +143,11 @@ class GgufTensor:
             raise unsupported(f"tensor {self.name!r}", f"{len(self.dims)} dimensions", "1 or 2")
         cols, rows = (*self.dims, 1, 1)[:2]
         return rows, cols
+
+    def read_rows(self, first: int, count: int) -> NDArray[np.uint8]:
+        """Rows as the file has them: u8[count, bytes of a row], a view."""
+        rows = np.frombuffer(self.data, np.uint8).reshape(self.shape[0], -1)
+        return rows[first : first + count]
 
 
 class GgufFile:
@@ -490,16 +498,17 @@ def _place(infos: Mapping[str, _Info], data: memoryview, start: int) -> Iterator
 
 def bad(place: str, found: str, allowed: str) -> FormatError:
     """The error of a damaged file."""
-    return _error("format.gguf", place, found, allowed)
+    return fault("format.gguf", f"GGUF, {place}", found, allowed)
 
 
 def unsupported(place: str, found: str, allowed: str) -> FormatError:
-    """The error of a valid file that uses what we do not have."""
-    return _error("format.unsupported", place, found, allowed)
+    """The error of a valid file, of any format, that uses what we do not have."""
+    return fault("format.unsupported", place, found, allowed)
 
 
-def _error(code: str, place: str, found: str, allowed: str) -> FormatError:
-    message = f"GGUF, {place}: found {found}; allowed: {allowed}"
+def fault(code: str, place: str, found: str, allowed: str) -> FormatError:
+    """A FormatError of the usual form."""
+    message = f"{place}: found {found}; allowed: {allowed}"
     return FormatError(code, message, {"place": place, "found": found, "allowed": allowed})
 
 

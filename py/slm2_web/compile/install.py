@@ -1,16 +1,30 @@
-"""Models on this machine: fetched and packed into build/models/NAME; again only when something changed."""
+"""Models on this machine: fetched and packed into build/models/NAME; again only when something changed.
+
+A publisher's small files lie in published/, by the asset's name: kilobytes that make a model's tokenizer,
+template and configuration certain to be had. Its weights are fetched; where they can't be, the model is
+packed without them, which is said, and tried again by the next call.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from slm2_web.compile.assets import Fetcher
-from slm2_web.compile.models import MODELS
+from slm2_web.compile.assets import Fetcher, check_asset
+from slm2_web.compile.models import MODELS, ModelSpec
 from slm2_web.compile.progress import Meter
-from slm2_web.errors import FormatError, InputError
-from slm2_web.manifest import parse_manifest
+from slm2_web.errors import AssetError, FormatError, InputError
+from slm2_web.manifest import FileEntry, Manifest, parse_manifest
+
+if TYPE_CHECKING:
+    from slm2_web.compile.weights import Loss
+
+PUBLISHED = Path(__file__).parent / "published"
+# What a float matrix may become (pack_hf.QUANTIZATIONS); GGUF files are quantised already.
+QUANTIZATION_NAMES = ("q4_1", "q4_0", "q8_0")
 
 
 def models_folder(root: Path) -> Path:
@@ -18,8 +32,18 @@ def models_folder(root: Path) -> Path:
     return root / "build" / "models"
 
 
-def install_model(name: str, root: Path, fetcher: Fetcher, say: Callable[[str], None]) -> Path:
-    """The packed model's directory, up to date.
+def install_model(
+    name: str,
+    root: Path,
+    fetcher: Fetcher,
+    say: Callable[[str], None],
+    *,
+    source: Path | None = None,
+    quantization: str = QUANTIZATION_NAMES[0],
+) -> Path:
+    """The packed model's directory, up to date. Its files are those in `source`, or fetched; the same bytes.
+
+    A Hugging Face model whose weights no source gives is packed without them, unless it is there with them.
 
     Raises: InputError `input.model` for a name that is not in the table; AssetError; FormatError.
     """
@@ -28,22 +52,100 @@ def install_model(name: str, root: Path, fetcher: Fetcher, say: Callable[[str], 
         raise InputError("input.model", f"no model is called {name!r}; there are: {', '.join(MODELS)}")
     out = models_folder(root) / name
     stamp = out.parent / f".{name}.stamp"
-    key = hashlib.sha256(repr((spec, _code_digest())).encode()).hexdigest()
-    if stamp.is_file() and stamp.read_text("utf-8") == key and _looks_whole(out):
+    key = hashlib.sha256(repr((spec, quantization, _code_digest())).encode()).hexdigest()
+    there = _whole(out)
+    if stamp.is_file() and stamp.read_text("utf-8") == key and there:
         return out
-    source = fetcher.fetch(spec.asset)
-    # Not before it is needed: it loads numpy.
-    from slm2_web.compile.pack import pack_gguf
-
-    say(f"packing {name} into {out}")
-    meter = Meter(name)
+    files: dict[str, Path] = {}
+    for file, asset in (spec.files or {fetcher.assets[spec.asset].file: spec.asset}).items():
+        try:
+            files[file] = _file(file, asset, fetcher, source)
+        except AssetError as error:
+            is_unreachable = error.code == "asset.unreachable" and source is None
+            if not spec.files or asset != spec.asset or not is_unreachable or (there and there.shards):
+                raise
+            say(error.message)
     stamp.unlink(missing_ok=True)
-    pack_gguf(
-        source, out, spec, lambda stage, done, total: meter(done, total) if stage == "weights" else None
-    )
-    meter.close("packed")
+    if spec.files and len(files) < len(spec.files):
+        _pack_text(files, out, spec, fetcher, say)
+        return out  # no stamp
+    _pack(files, out, spec, quantization, say)
     stamp.write_text(key, "utf-8")
     return out
+
+
+def _file(file: str, asset: str, fetcher: Fetcher, source: Path | None) -> Path:
+    """A file of the model, its bytes checked."""
+    published = PUBLISHED / asset
+    if source is None and not published.is_file():
+        return fetcher.fetch(asset)
+    path = published if source is None else source / file
+    check_asset(fetcher.assets[asset], path)
+    return path
+
+
+def install_directory(
+    directory: Path, root: Path, name: str, license: str, quantization: str, say: Callable[[str], None]
+) -> Path:
+    """A model of one's own, packed as build/models/NAME: `directory` is as Hugging Face lays it out.
+
+    Raises: InputError `input.model` for a name that is no plain one, or that is in the table; FormatError.
+    """
+    from slm2_web.compile.pack_hf import WEIGHTS, files_in
+
+    if name in MODELS or not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,63}", name):
+        allowed = "lower-case letters, digits, . _ - and no name of ours"
+        raise InputError("input.model", f"found {name!r}; allowed: {allowed}")
+    out = models_folder(root) / name
+    spec = ModelSpec(name, name, license, WEIGHTS, "", {}, {file: file for file in files_in(directory)})
+    _pack(files_in(directory), out, spec, quantization, say)
+    return out
+
+
+def _pack(
+    files: Mapping[str, Path], out: Path, spec: ModelSpec, quantization: str, say: Callable[[str], None]
+) -> None:
+    # Not before it is needed: it loads numpy.
+    from slm2_web.compile.pack import pack_gguf
+    from slm2_web.compile.pack_hf import QUANTIZATIONS, pack_hf
+
+    def progress(stage: str, done: int, total: int) -> None:
+        if stage == "weights":
+            meter(done, total)
+
+    def report(loss: Loss) -> None:
+        say(f"{loss.name}: {loss.type}, error {100 * loss.relative_error:.2f} % of the values (rms)")
+
+    say(f"packing {spec.name} into {out}")
+    meter = Meter(spec.name)
+    if spec.files:
+        from slm2_web.compile.tokenizer_json import compile_tokenizer_json
+
+        pack_hf(
+            files,
+            out,
+            spec,
+            quantization=QUANTIZATIONS[quantization],
+            compile_tokenizer=compile_tokenizer_json,
+            progress=progress,
+            report=report,
+        )
+    else:
+        (path,) = files.values()
+        pack_gguf(path, out, spec, progress)
+    meter.close("packed")
+
+
+def _pack_text(
+    files: Mapping[str, Path], out: Path, spec: ModelSpec, fetcher: Fetcher, say: Callable[[str], None]
+) -> None:
+    from slm2_web.compile.pack_text import pack_text
+    from slm2_web.compile.tokenizer_json import compile_tokenizer_json
+
+    weights = fetcher.assets[spec.asset]
+    say(f"packing {spec.name} into {out} without its weights: for tokenize and detokenize, not for generate")
+    missing = FileEntry(weights.file, weights.bytes, weights.sha256)
+    pack_text(files, out, spec, missing, compile_tokenizer_json)
 
 
 def _code_digest() -> str:
@@ -56,13 +158,12 @@ def _code_digest() -> str:
     return digest.hexdigest()
 
 
-def _looks_whole(directory: Path) -> bool:
-    """Every file of the manifest is there in its size; `site` and the loaders check the bytes."""
+def _whole(directory: Path) -> Manifest | None:
+    """Its manifest, if every file of it is there in its size; `site` and the loaders check the bytes."""
     try:
         manifest = parse_manifest((directory / "manifest.json").read_bytes())
-        return all(
-            (directory / entry.file).stat().st_size == entry.bytes
-            for entry in (manifest.tokenizer, *manifest.shards)
-        )
+        sizes = ((directory / entry.file).stat().st_size for entry in (manifest.tokenizer, *manifest.shards))
+        entries = (entry.bytes for entry in (manifest.tokenizer, *manifest.shards))
+        return manifest if list(sizes) == list(entries) else None
     except (OSError, FormatError):
-        return False
+        return None

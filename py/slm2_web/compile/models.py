@@ -7,13 +7,19 @@ the file itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model to pack: `asset` is its entry in assets.toml, `defaults` its sampling parameters."""
+    """A model to pack.
+
+    asset        entry in assets.toml of the file that holds its weights
+    file_sha256  that file's hash; empty for a model whose file is taken as it is
+    defaults     sampling parameters, over those that the model's own files name
+    files        for a Hugging Face model, the entry of each of its files; empty for a GGUF file
+    """
 
     name: str
     title: str
@@ -21,6 +27,7 @@ class ModelSpec:
     asset: str
     file_sha256: str
     defaults: Mapping[str, Any]
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 MODELS: Mapping[str, ModelSpec] = {
@@ -40,6 +47,25 @@ MODELS: Mapping[str, ModelSpec] = {
                 "min_p": 0.0,
                 "repetition_penalty": 1.0,
                 "max_tokens": 512,
+            },
+        ),
+        ModelSpec(
+            name="qwen3-0.6b",
+            title="Qwen3 0.6B",
+            license="Apache-2.0",
+            asset="qwen3-0.6b/model.safetensors",
+            file_sha256="f47f71177f32bcd101b7573ec9171e6a57f4f4d31148d38e382306f42996874b",
+            # The rest is in the publisher's generation_config.json. It thinks before it answers.
+            defaults={"max_tokens": 4096},
+            files={
+                name: f"qwen3-0.6b/{name}"
+                for name in (
+                    "config.json",
+                    "generation_config.json",
+                    "tokenizer.json",
+                    "tokenizer_config.json",
+                    "model.safetensors",
+                )
             },
         ),
     )

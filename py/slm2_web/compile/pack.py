@@ -1,7 +1,8 @@
-"""Pack a GGUF model: read, check, compile its tokenizer, write the packed model directory.
+"""Pack a model file: read, check, compile its tokenizer, write the packed model directory.
 
 What comes out is docs/formats.md's directory: manifest.json, tokenizer.slm2tok and the weight shards. It
 is written beside its place and moved there when complete. Packing the same file again gives the same bytes.
+`pack_gguf` packs a GGUF file; pack_hf.py a Hugging Face directory, and both write by `write_model`.
 
 Every hyper-parameter of the file is either used or refused by name: a key of the architecture that we do
 not know could change what the network computes, so it is an error too.
@@ -13,18 +14,21 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from slm2_web.compile import weights
 from slm2_web.compile.gguf import GgufFile, bad, read_gguf, show, unsupported
 from slm2_web.compile.models import ModelSpec
 from slm2_web.compile.quantize import FLOAT_TYPES
 from slm2_web.compile.tokenizer import compile_gguf_tokenizer
-from slm2_web.compile.weights import lay_out, plan_llama, planes_of
+from slm2_web.compile.weights import Loss, PlannedTensor, lay_out, plan_network, planes_of
 from slm2_web.errors import FormatError
 from slm2_web.manifest import (
+    ARCHITECTURES,
     BLOCK,
     MAX_SHARD_BYTES,
     FileEntry,
@@ -37,22 +41,25 @@ from slm2_web.manifest import (
 from slm2_web.packed import MANIFEST_FILE, check_tensors
 
 TOKENIZER_FILE = "tokenizer.slm2tok"
-ARCHITECTURE = "llama"
 QUANTIZATION_VERSION = 2
 DEFAULT_ROPE_THETA = 10_000.0
+# Architectures whose GGUF files hold the rows of q and k for a RoPE that rotates neighbours.
+INTERLEAVED = frozenset({"llama"})
 
-# sha256 of a GGUF's tokenizer.chat_template -> the family that frames messages in just that way.
+# sha256 of a model's chat template -> the family that frames messages in just that way.
 CHAT_TEMPLATES: Mapping[str, TemplateSpec] = {
     # SmolLM2 Instruct
     "872be49dbb638044ad01b60388f48d469ff2980e5f0dccdc22ec907db54d0788": TemplateSpec(
         "chatml", "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
     ),
+    # Qwen3 at revision c1899de289a04d12100db370d81485cdf75e47ca of Qwen3-0.6B
+    "a55ee1b1660128b7098723e0abcd92caa0788061051c62d51cbe87d9cf1974d8": TemplateSpec("qwen3", None),
 }
 
-# Keys that `_config` reads, and keys that may be there as long as they say what we do anyway.
+# Keys of an architecture, `llama.` or the like before them, that `_config` reads; and keys that may be
+# there as long as they say what we do anyway.
 _USED_KEYS = frozenset(
-    f"{ARCHITECTURE}.{key}"
-    for key in (
+    {
         "vocab_size",
         "context_length",
         "embedding_length",
@@ -65,27 +72,28 @@ _USED_KEYS = frozenset(
         "attention.layer_norm_rms_epsilon",
         "rope.dimension_count",
         "rope.freq_base",
-    )
+    }
 )
+_FIXED_ARCHITECTURE_KEYS: Mapping[str, Any] = {
+    "rope.scaling.type": "none",
+    "expert_count": 0,
+    "expert_used_count": 0,
+}
 _FIXED_KEYS: Mapping[str, Any] = {
-    "general.architecture": ARCHITECTURE,
     "general.type": "model",
     "general.quantization_version": QUANTIZATION_VERSION,
     "split.count": 1,
-    f"{ARCHITECTURE}.rope.scaling.type": "none",
-    f"{ARCHITECTURE}.expert_count": 0,
-    f"{ARCHITECTURE}.expert_used_count": 0,
 }
 _EOS_KEYS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 
 Progress = Callable[[str, int, int], None]
 
 
-def _silent(stage: str, done: int, total: int) -> None:
+def silent(stage: str, done: int, total: int) -> None:
     """The progress callback of somebody who does not want to know."""
 
 
-def pack_gguf(path: Path, out: Path, spec: ModelSpec, progress: Progress = _silent) -> Manifest:
+def pack_gguf(path: Path, out: Path, spec: ModelSpec, progress: Progress = silent) -> Manifest:
     """The manifest of the packed model, written to the directory `out` (replaced if it exists).
 
     `progress(stage, done, total)` is called with the stages `hash` and `weights` (bytes) and `tokenizer`.
@@ -93,55 +101,90 @@ def pack_gguf(path: Path, out: Path, spec: ModelSpec, progress: Progress = _sile
     Raises: FormatError `format.model_file` when the file is not the one that `spec` names, `format.gguf` or
         `format.unsupported` for what the file holds.
     """
-    source = _source(path, spec, progress)
+    source = source_entry(path, spec, progress)
     with read_gguf(path) as gguf:
-        _check_fixed_keys(gguf)
-        config = _config(gguf)
+        architecture = _architecture(gguf)
+        _check_fixed_keys(gguf, architecture)
+        config = _config(gguf, architecture)
         template = _template(gguf)
         eos_ids = _eos_ids(gguf, config.vocab_size)
-        plan = plan_llama(gguf.tensors, config, _rope_theta(gguf))
-        entries, n_bytes = lay_out(plan)
+        plan = plan_network(
+            gguf.tensors,
+            config,
+            _rope_theta(gguf, architecture),
+            weights.GGUF,
+            interleaved=architecture in INTERLEAVED,
+        )
         progress("tokenizer", 0, 1)
         tokenizer = compile_gguf_tokenizer(gguf)
         progress("tokenizer", 1, 1)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as temporary:
-            directory = Path(temporary) / out.name
-            directory.mkdir()
-            (directory / TOKENIZER_FILE).write_bytes(tokenizer)
-            shards = _Shards(directory)
-            for planned in plan:
-                offsets = entries[planned.name].planes
-                for plane, data in planes_of(planned).items():
-                    shards.write(bytes(offsets[plane] - shards.end))
-                    shards.write(data.data)
-                    progress("weights", shards.end, n_bytes)
-            assert shards.end == n_bytes, (shards.end, n_bytes)
-            manifest = Manifest(
-                name=spec.name,
-                title=spec.title,
-                license=spec.license,
-                source=source,
-                config=config,
-                tokenizer=FileEntry(TOKENIZER_FILE, len(tokenizer), hashlib.sha256(tokenizer).hexdigest()),
-                template=template,
-                eos_ids=eos_ids,
-                defaults=spec.defaults,
-                weights_bytes=n_bytes,
-                shards=shards.finish(),
-                tensors=entries,
-            )
-            encoded = manifest_bytes(manifest)
-            (directory / MANIFEST_FILE).write_bytes(encoded)
-            written = parse_manifest(encoded)
-            assert written == manifest
-            check_tensors(written)
-            _replace(directory, out)
+        facts = Facts(spec, source, config, template, eos_ids, spec.defaults)
+        return write_model(out, facts, tokenizer, plan, progress)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a manifest says besides what writing the files finds out."""
+
+    spec: ModelSpec
+    source: FileEntry
+    config: ModelConfig
+    template: TemplateSpec
+    eos_ids: tuple[int, ...]
+    defaults: Mapping[str, Any]
+
+
+def write_model(
+    out: Path,
+    facts: Facts,
+    tokenizer: bytes,
+    plan: Sequence[PlannedTensor],
+    progress: Progress = silent,
+    report: Callable[[Loss], None] = lambda loss: None,
+) -> Manifest:
+    """The manifest of the packed model, written to `out`: beside its place first, then moved there.
+
+    One tensor is in memory at a time. `report` hears what quantising each matrix lost.
+    """
+    entries, n_bytes = lay_out(plan)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as temporary:
+        directory = Path(temporary) / out.name
+        directory.mkdir()
+        (directory / TOKENIZER_FILE).write_bytes(tokenizer)
+        shards = _Shards(directory)
+        for planned in plan:
+            offsets = entries[planned.name].planes
+            for plane, data in planes_of(planned, report).items():
+                shards.write(bytes(offsets[plane] - shards.end))
+                shards.write(data.data)
+                progress("weights", shards.end, n_bytes)
+        assert shards.end == n_bytes, (shards.end, n_bytes)
+        manifest = Manifest(
+            name=facts.spec.name,
+            title=facts.spec.title,
+            license=facts.spec.license,
+            source=facts.source,
+            config=facts.config,
+            tokenizer=FileEntry(TOKENIZER_FILE, len(tokenizer), hashlib.sha256(tokenizer).hexdigest()),
+            template=facts.template,
+            eos_ids=facts.eos_ids,
+            defaults=facts.defaults,
+            weights_bytes=n_bytes,
+            shards=shards.finish(),
+            tensors=entries,
+        )
+        encoded = manifest_bytes(manifest)
+        (directory / MANIFEST_FILE).write_bytes(encoded)
+        written = parse_manifest(encoded)
+        assert written == manifest
+        check_tensors(written)
+        _replace(directory, out)
     return written
 
 
-def _source(path: Path, spec: ModelSpec, progress: Progress) -> FileEntry:
-    """The file's size and hash, the hash being the one that `spec` names."""
+def source_entry(path: Path, spec: ModelSpec, progress: Progress) -> FileEntry:
+    """The file's size and hash, the hash being the one that `spec` names, if it names one."""
     total = path.stat().st_size
     digest = hashlib.sha256()
     done = 0
@@ -151,20 +194,31 @@ def _source(path: Path, spec: ModelSpec, progress: Progress) -> FileEntry:
             done += len(chunk)
             progress("hash", done, total)
     found = digest.hexdigest()
-    if found != spec.file_sha256:
+    if spec.file_sha256 and found != spec.file_sha256:
         raise FormatError(
             "format.model_file",
             f"{path.name}: found sha256 {found}; allowed: sha256 {spec.file_sha256}",
             {"file": path.name, "found": f"sha256 {found}", "allowed": f"sha256 {spec.file_sha256}"},
         )
-    return FileEntry(spec.asset, done, found)
+    return FileEntry(spec.asset.rpartition("/")[2], done, found)
 
 
-def _check_fixed_keys(gguf: GgufFile) -> None:
+def _architecture(gguf: GgufFile) -> str:
+    """The file's architecture, one of ours."""
+    key = "general.architecture"
+    if key not in gguf.metadata:
+        raise bad(f"key {key!r}", "nothing", " | ".join(ARCHITECTURES))
+    found = gguf.metadata[key]
+    if not isinstance(found, str) or found not in ARCHITECTURES:
+        raise unsupported(f"key {key!r}", show(found), " | ".join(ARCHITECTURES))
+    return found
+
+
+def _check_fixed_keys(gguf: GgufFile, architecture: str) -> None:
     """Nothing; an error for a key that asks for what we do not do, or whose meaning we do not know."""
-    if "general.architecture" not in gguf.metadata:
-        raise bad("key 'general.architecture'", "nothing", repr(ARCHITECTURE))
-    for key, allowed in _FIXED_KEYS.items():
+    prefix = architecture + "."
+    fixed = {**_FIXED_KEYS, **{prefix + key: value for key, value in _FIXED_ARCHITECTURE_KEYS.items()}}
+    for key, allowed in fixed.items():
         found = gguf.metadata.get(key, allowed)
         if type(found) is not type(allowed) or found != allowed:
             raise unsupported(f"key {key!r}", show(found), repr(allowed))
@@ -173,39 +227,40 @@ def _check_fixed_keys(gguf: GgufFile) -> None:
     if blocks and "general.quantization_version" not in gguf.metadata:
         raise bad("key 'general.quantization_version'", "nothing", str(QUANTIZATION_VERSION))
     for key in gguf.metadata:
-        if key.startswith(ARCHITECTURE + ".") and key not in _USED_KEYS and key not in _FIXED_KEYS:
-            allowed = "a llama model without it"
-            raise unsupported(f"key {key!r}", show(gguf.metadata[key]), allowed)
+        if key.startswith(prefix) and key.removeprefix(prefix) not in _USED_KEYS and key not in fixed:
+            raise unsupported(f"key {key!r}", show(gguf.metadata[key]), f"a {architecture} model without it")
 
 
-def _config(gguf: GgufFile) -> ModelConfig:
+def _config(gguf: GgufFile, architecture: str) -> ModelConfig:
     """The network's dimensions, from the keys of the architecture."""
 
+    def named(key: str) -> str:
+        return f"key '{architecture}.{key}'"
+
     def number(key: str, high: int, default: int | None = None) -> int:
-        return gguf.integer(f"{ARCHITECTURE}.{key}", 1, high, default)
+        return gguf.integer(f"{architecture}.{key}", 1, high, default)
 
     n_tokens = len(gguf.strings("tokenizer.ggml.tokens"))
     dim = number("embedding_length", 1 << 16)
     n_heads = number("attention.head_count", 1024)
     n_kv_heads = number("attention.head_count_kv", 1024, n_heads)
-    if dim % n_heads:
-        raise bad(f"key '{ARCHITECTURE}.attention.head_count'", str(n_heads), f"a divisor of {dim}")
     if n_heads % n_kv_heads:
-        raise bad(f"key '{ARCHITECTURE}.attention.head_count_kv'", str(n_kv_heads), f"a divisor of {n_heads}")
-    head_dim = dim // n_heads
-    for key in ("attention.key_length", "attention.value_length", "rope.dimension_count"):
-        found = number(key, 1 << 16, head_dim)
+        raise bad(named("attention.head_count_kv"), str(n_kv_heads), f"a divisor of {n_heads}")
+    if dim % n_heads and f"{architecture}.attention.key_length" not in gguf.metadata:
+        raise bad(named("attention.head_count"), str(n_heads), f"a divisor of {dim}")
+    head_dim = number("attention.key_length", 1024, dim // n_heads)
+    for key, default in (("attention.value_length", dim // n_heads), ("rope.dimension_count", head_dim)):
+        found = number(key, 1 << 16, default)
         if found != head_dim:
-            raise unsupported(f"key '{ARCHITECTURE}.{key}'", str(found), f"{head_dim}, the head's size")
+            raise unsupported(named(key), str(found), f"{head_dim}, the head's size")
     vocab_size = number("vocab_size", 1 << 22, n_tokens)
     if vocab_size != n_tokens:
         raise bad("key 'tokenizer.ggml.tokens'", f"{n_tokens} tokens", f"{vocab_size}, the vocab_size")
-    norm_eps = gguf.number(f"{ARCHITECTURE}.attention.layer_norm_rms_epsilon")
+    norm_eps = gguf.number(f"{architecture}.attention.layer_norm_rms_epsilon")
     if not 0 < norm_eps < 1:
-        key = f"key '{ARCHITECTURE}.attention.layer_norm_rms_epsilon'"
-        raise bad(key, str(norm_eps), "a number between 0 and 1")
+        raise bad(named("attention.layer_norm_rms_epsilon"), str(norm_eps), "a number between 0 and 1")
     config = ModelConfig(
-        architecture=ARCHITECTURE,
+        architecture=architecture,
         dim=dim,
         hidden_dim=number("feed_forward_length", 1 << 18),
         n_layers=number("block_count", 1024),
@@ -222,8 +277,8 @@ def _config(gguf: GgufFile) -> ModelConfig:
     return config
 
 
-def _rope_theta(gguf: GgufFile) -> float:
-    key = f"{ARCHITECTURE}.rope.freq_base"
+def _rope_theta(gguf: GgufFile, architecture: str) -> float:
+    key = f"{architecture}.rope.freq_base"
     theta = gguf.number(key, DEFAULT_ROPE_THETA)
     if not 1 < theta < 1e30:
         raise bad(f"key {key!r}", str(theta), "a number between 1 and 1e30")
@@ -233,9 +288,14 @@ def _rope_theta(gguf: GgufFile) -> float:
 def _template(gguf: GgufFile) -> TemplateSpec:
     """The family of the file's chat template, which is known by its text's hash."""
     key = "tokenizer.chat_template"
-    found = hashlib.sha256(gguf.string(key).encode("utf-8")).hexdigest()
+    return known_template(f"key {key!r}", gguf.string(key))
+
+
+def known_template(place: str, text: str) -> TemplateSpec:
+    """The family of a chat template. Raises: FormatError `format.unsupported` for one that we do not know."""
+    found = hashlib.sha256(text.encode("utf-8")).hexdigest()
     if found not in CHAT_TEMPLATES:
-        raise unsupported(f"key {key!r}", f"a template with sha256 {found}", "one of CHAT_TEMPLATES")
+        raise unsupported(place, f"a template with sha256 {found}", "one of CHAT_TEMPLATES")
     return CHAT_TEMPLATES[found]
 
 

@@ -5,12 +5,14 @@
                   each time and answered 304 when its ETag, a hash of the bytes, is still the same
     Range         one range per request (206, 416, If-Range); several are answered with the whole file
     compression   PATH.gz in place of PATH for clients that accept gzip and ask for no Range
+    policy        a Content-Security-Policy on every answer: workers don't inherit their page's
 
 Nothing is served that starts with a dot, leads out of the folder, or is not a file.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import http.server
 import re
@@ -36,6 +38,20 @@ ISOLATION = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
+# What a page, and each worker by its own response, may run and ask for: this site's files, and WebAssembly.
+POLICY = "; ".join(
+    (
+        "default-src 'self'",
+        "script-src 'self' 'wasm-unsafe-eval'",
+        "worker-src 'self'",
+        "connect-src 'self'",
+        "object-src 'none'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'self'",
+    )
+)
+
 TYPES = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
@@ -60,11 +76,17 @@ IMMUTABLE = re.compile(
     r"|wheels/[0-9a-f]{8}/[^/]+"
     r"|runtime/pyodide-[0-9.]+/(?!pyodide-lock\.json$)[^/]+"
 )
+# A request line is what a stranger wrote: a terminal gets none of its control characters.
+_UNPRINTABLE = re.compile(r"[^ -\[\]-~]")
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
 
 class PortTaken(Exception):
     """Another program listens on the port."""
+
+
+class CannotListen(OSError):
+    """The address can't be listened on, whichever port is free."""
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -131,17 +153,21 @@ def bind(
     """A server for the folder `root` that listens and waits for `serve_forever`.
 
     `port` 0 is any free one, None the default one or the next that is free. `base` is the path under which
-    the site appears. `log` gets a line per answer.
+    the site appears. `log` gets a line per answer, of printable ASCII.
 
-    Raises: PortTaken.
+    Raises: PortTaken; CannotListen when the host is none of this machine's or the port is not allowed.
     """
     base = f"/{base.strip('/')}/".replace("//", "/")
     ports = range(DEFAULT_PORT, DEFAULT_PORT + PORT_ATTEMPTS) if port is None else [port]
     for candidate in ports:
         try:
             return Server(root, host, candidate, base, isolation, log)
-        except OSError as error:
-            reason = error.strerror
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+                continue
+            option = "--port" if isinstance(error, PermissionError) else "--host"
+            raise CannotListen(f"port {candidate} on {host}: {reason}; choose another {option}") from None
     which = f"port {port}" if port is not None else f"ports {ports[0]} to {ports[-1]}"
     raise PortTaken(f"{which} on {host}: {reason}; choose another with --port")
 
@@ -194,10 +220,22 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._send_file(path, name, with_body)
         except FileNotFoundError:  # between looking and opening
             self._status(HTTPStatus.NOT_FOUND)
+        except PermissionError:
+            self._status(HTTPStatus.FORBIDDEN)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """The base class's own refusals: of a request line or a header that is none, of a method unknown."""
+        self.close_connection = True
+        self.request_version = self.protocol_version  # what could not be read would pass for HTTP/0.9
+        self._status(HTTPStatus(code), {"Connection": "close"})
 
     def _find(self) -> tuple[Path, str] | None:
         """(the file, its path in the site), or None after an answer."""
-        raw = urllib.parse.urlsplit(self.path).path
+        try:
+            raw = urllib.parse.urlsplit(self.path).path
+        except ValueError:
+            self._status(HTTPStatus.BAD_REQUEST)
+            return None
         if raw + "/" == self.server.base:
             self._status(HTTPStatus.MOVED_PERMANENTLY, {"Location": self.server.base})
             return None
@@ -214,13 +252,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         ):
             self._status(HTTPStatus.NOT_FOUND)
             return None
-        path = (self.server.root / inside).resolve()
-        if path.is_dir() and path.is_relative_to(self.server.root):
-            if inside and not inside.endswith("/"):
-                self._status(HTTPStatus.MOVED_PERMANENTLY, {"Location": f"{raw.rpartition('/')[2]}/"})
-                return None
-            path, inside = path / "index.html", f"{inside}index.html"
-        if not path.is_relative_to(self.server.root) or inside.endswith("/") or not path.is_file():
+        path, kind = _look(self.server.root, inside)
+        if kind == "folder" and inside and not inside.endswith("/"):
+            self._status(HTTPStatus.MOVED_PERMANENTLY, {"Location": f"{raw.rpartition('/')[2]}/"})
+            return None
+        if kind == "folder":
+            inside += "index.html"
+            path, kind = _look(self.server.root, inside)
+        if kind != "file" or inside.endswith("/"):
             self._status(HTTPStatus.NOT_FOUND)
             return None
         return path, inside
@@ -286,22 +325,34 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_header(key, value)
         for key, value in ISOLATION.items() if self.server.isolation else ():
             self.send_header(key, value)
+        self.send_header("Content-Security-Policy", POLICY)
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Referrer-Policy", "no-referrer")
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
         if self.server.log is not None:
-            self.server.log(format % args)
+            self.server.log(_UNPRINTABLE.sub(lambda c: f"\\x{ord(c[0]):02x}", format % args))
+
+
+def _look(root: Path, inside: str) -> tuple[Path, str]:
+    """(the path, what is there): a file or a folder below `root`, or nothing."""
+    try:
+        path = (root / inside).resolve()
+        if path.is_relative_to(root):
+            return path, "file" if path.is_file() else "folder" if path.is_dir() else ""
+    except OSError:  # a name longer than names may be
+        pass
+    return root, ""
 
 
 def _accepts_gzip(accepted: str) -> bool:
     """Does this Accept-Encoding allow gzip?"""
+    weights = {}
     for item in accepted.lower().split(","):
         coding, _, weight = item.partition(";")
-        if coding.strip() in ("gzip", "*"):
-            return not re.fullmatch(r"\s*q\s*=\s*0(\.0*)?\s*", weight)
-    return False
+        weights[coding.strip()] = not re.fullmatch(r"\s*q\s*=\s*0(\.0*)?\s*", weight)
+    return weights.get("gzip", weights.get("*", False))
 
 
 def _names(if_none_match: str, etag: str) -> bool:

@@ -4,8 +4,9 @@
     web/  worker/                          as they are in the repository
     runtime/pyodide-VERSION/               the parts of Pyodide that the page loads, the wheels of _WHEELS,
                                            and a lock file that knows these only
-    wheels/HASH8/slm2_web-*.whl            this package
+    wheels/HASH8/slm2_web-*.whl            this package, as far as it runs in a browser
     models/NAME/                           packed models
+    LICENSES.txt                           what all that is, whose, and under which licences
     site.json                              the list of it all:
 
         {"format": "slm2-site", "version", "default_model", "models": [NAME], "wheel": PATH, "runtime": PATH,
@@ -36,12 +37,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from slm2_web import __version__
+from slm2_web.compile import browser_wheel, licenses
 from slm2_web.compile.assets import Fetcher, file_sha256, locked
-from slm2_web.errors import AssetError, FormatError
+from slm2_web.errors import AssetError, FormatError, InputError
 from slm2_web.manifest import parse_manifest
 
 FORMAT = "slm2-site"
 SITE_FILE = "site.json"
+LICENSES_FILE = "LICENSES.txt"
 STAMP_FILE = ".stamp.json"
 
 # The asset that is Pyodide, what the page needs of it, and its packages (each an asset of the same name).
@@ -63,6 +67,7 @@ _COMPRESSIBLE = {
     ".mjs",
     ".slm2tok",
     ".svg",
+    ".txt",
     ".wasm",
     ".wgsl",
     ".webmanifest",
@@ -88,8 +93,8 @@ def build_site(
 
     `models` are packed models' directories; the first is the default.
 
-    Raises: SiteError when `out` holds something that is not a site, or the wheel can't be built; AssetError;
-        FormatError.
+    Raises: SiteError when `out` holds something that is not a site, or the wheel can't be built; InputError
+        `input.model` for a model without weights; AssetError; FormatError.
     """
     (root / "build").mkdir(exist_ok=True)
     with locked(root / "build" / "site.lock", lambda: say("waiting for another build")):
@@ -100,6 +105,7 @@ def _build(
     root: Path, out: Path, models: Sequence[Path], fetcher: Fetcher, say: Callable[[str], None]
 ) -> bool:
     _check_replaceable(out)
+    _check_weights(models)
     sources = dict(_sources(root))
     key = _key(root, sources, models, fetcher)
     if _is_current(out, key):
@@ -115,6 +121,7 @@ def _build(
         wheel = _add_wheel(new, root)
         for model in models:
             _add_model(new, model)
+        (new / LICENSES_FILE).write_text(_licenses(new, root, runtime, models, fetcher), "utf-8")
         files = {
             path: {"bytes": (new / path).stat().st_size, "sha256": file_sha256(new / path)}
             for path in _paths(new)
@@ -155,6 +162,16 @@ def _check_replaceable(out: Path) -> None:
         )
 
 
+def _check_weights(models: Sequence[Path]) -> None:
+    for model in models:
+        manifest = parse_manifest((model / "manifest.json").read_bytes())
+        if not manifest.shards:
+            raise InputError(
+                "input.model",
+                f"{model} has no weights, and the page needs them: {manifest.source.file} could not be had",
+            )
+
+
 def _sources(root: Path) -> Iterator[tuple[str, Path]]:
     """(path in the site, file) of each source that is shipped as it is."""
     for folder in ("web", "worker"):
@@ -186,8 +203,8 @@ def _key(root: Path, sources: Mapping[str, Path], models: Sequence[Path], fetche
         _digest_of(root, iter(sources.values())),
         _digest_of(root, _wheel_inputs(root)),
         [(model.name, file_sha256(model / "manifest.json")) for model in models],
-        [fetcher.assets[name].sha256 for name in (_PYODIDE, *_WHEELS)],
-        file_sha256(Path(__file__)),
+        repr([fetcher.assets[name] for name in (_PYODIDE, *_WHEELS)]),
+        *(file_sha256(Path(module)) for module in (__file__, licenses.__file__)),
     ]
     return hashlib.sha256(_json(parts)).hexdigest()
 
@@ -244,13 +261,14 @@ def _add_runtime(new: Path, fetcher: Fetcher) -> str:
 
 def _add_wheel(new: Path, root: Path) -> str:
     """The path of this package's wheel in the site. Built again only when its inputs changed."""
-    store = root / "build" / "wheels" / _digest_of(root, _wheel_inputs(root))[:16]
+    inputs = _digest_of(root, _wheel_inputs(root)) + file_sha256(Path(browser_wheel.__file__))
+    store = root / "build" / "wheels" / hashlib.sha256(inputs.encode()).hexdigest()[:16]
     if not list(store.glob("*.whl")):
         store.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=store.parent) as folder:
-            fresh = Path(folder) / "new"
+            whole, fresh = Path(folder) / "whole", Path(folder) / "new"
             done = subprocess.run(
-                [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(fresh)],
+                [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(whole)],
                 cwd=root,
                 env=os.environ | {"SOURCE_DATE_EPOCH": _EPOCH},
                 stdin=subprocess.DEVNULL,
@@ -260,6 +278,8 @@ def _add_wheel(new: Path, root: Path) -> str:
             )
             if done.returncode:
                 raise SiteError(f"the wheel could not be built:\n{done.stdout}{done.stderr}")
+            fresh.mkdir()
+            browser_wheel.trim(next(whole.glob("*.whl")), fresh)
             shutil.rmtree(store, ignore_errors=True)
             fresh.rename(store)
     (wheel,) = store.glob("*.whl")
@@ -272,6 +292,20 @@ def _add_model(new: Path, model: Path) -> None:
     manifest = parse_manifest((model / "manifest.json").read_bytes())
     for name in ("manifest.json", manifest.tokenizer.file, *(shard.file for shard in manifest.shards)):
         _copy(model / name, new / "models" / model.name / name)
+
+
+def _licenses(new: Path, root: Path, runtime: str, models: Sequence[Path], fetcher: Fetcher) -> str:
+    python = json.loads((new / runtime / _PYODIDE_LOCK).read_bytes())["info"]["python"]
+    parts = [licenses.ours(__version__)]
+    parts += [licenses.of_asset(fetcher.assets[name], runtime) for name in (_PYODIDE, *_WHEELS)]
+    parts.append(licenses.of_python(python, runtime))
+    for model in models:
+        manifest = parse_manifest((model / "manifest.json").read_bytes())
+        parts.append(licenses.of_model(manifest, f"models/{model.name}", fetcher.assets))
+    texts = {"slm2_web: LICENSE": (root / "LICENSE").read_text("utf-8")}
+    for name in _WHEELS:
+        texts |= licenses.texts_in(new / runtime / fetcher.assets[name].file)
+    return licenses.page(parts, texts)
 
 
 def _check_models(models: Sequence[Path], files: Mapping[str, Mapping[str, Any]]) -> None:

@@ -1,26 +1,38 @@
 """GGUF metadata -> tokenizer.slm2tok, for byte-level BPE; whatever is not understood is refused by name.
 
-`split_classes_ucd16.json` holds the pinned classes of Unicode 16.0 (ranges of \\p{L}, \\p{N}, \\s), equal to
-those that the publishers' tokenizers use. The host's Unicode tables have another version on each machine.
-
 Source: the GGUF specification (tokenizer.ggml.*); llama.cpp's llama-vocab.cpp for what the keys do.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
+from slm2_web.compile.vocabulary import OPTIONAL_BYTES, Vocabulary, build, unsupported
 from slm2_web.errors import FormatError
-from slm2_web.tokenizer2.split import LETTER, NUMBER, WHITESPACE
-from slm2_web.tokenizer2.tables import MAX_TOKEN_BYTES, MAX_TOKENS, NO_TOKEN, SPLITS, Ids, Tables, pack
+from slm2_web.tokenizer2.tables import MAX_TOKENS, Normalizer
+
+__all__ = ["PRES", "compile_gguf_tokenizer"]
 
 PREFIX = "tokenizer.ggml."
-CLASSES_FILE = Path(__file__).with_name("split_classes_ucd16.json")
+
+
+class Pre(NamedTuple):
+    """What a value of `tokenizer.ggml.pre` stands for; GGUF does not say it in other words."""
+
+    normalizer: Normalizer = "none"
+    ignores_merges: bool = False
+
+
+# `tokenizer.ggml.pre`, named as the split is. A GGUF has no word on normalization: the publishers of Qwen use
+# NFC.
+PRES: Mapping[str, Pre] = {
+    "gpt-2": Pre(),
+    "smollm": Pre(),
+    "qwen2": Pre(normalizer="nfc-9.0"),
+    "qwen35": Pre(normalizer="nfc-9.0"),
+    "llama-bpe": Pre(ignores_merges=True),
+}
 
 # tokenizer.ggml.token_type
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
@@ -41,13 +53,6 @@ FALSE_KEYS = {
 }
 ID_SUFFIX = "_token_id"
 
-# Bytes that a vocabulary may lack: no UTF-8 text holds C0, C1 and F5..FF; F1 and F2 open the planes 4 to 11,
-# which hold no character; the others are control characters (not tab, line feed, carriage return).
-# Text that has one is refused when encoded (`input.character`); it is never dropped.
-OPTIONAL_BYTES = frozenset(
-    {0xC0, 0xC1, *range(0xF5, 0x100), 0xF1, 0xF2, 0x7F} | (set(range(0x20)) - {0x09, 0x0A, 0x0D})
-)
-
 
 class HasMetadata(Protocol):
     """What is needed of a GGUF file."""
@@ -56,8 +61,10 @@ class HasMetadata(Protocol):
     def metadata(self) -> Mapping[str, Any]: ...
 
 
-def compile_gguf_tokenizer(gguf: HasMetadata) -> bytes:
+def compile_gguf_tokenizer(gguf: HasMetadata, *, normalize: bool = True) -> bytes:
     """tokenizer.slm2tok of the model whose metadata `gguf` holds.
+
+    normalize: false leaves text as received where the publisher normalizes it; the file records that.
 
     Raises: FormatError `format.unsupported`, which names the key, what was found and what is allowed.
     """
@@ -65,110 +72,58 @@ def compile_gguf_tokenizer(gguf: HasMetadata) -> bytes:
     _refuse_unknown_keys(keys)
     if keys.get("model") != "gpt2":
         raise _unsupported("model", keys.get("model"), "gpt2 (byte-level BPE)")
-    if keys.get("pre") not in SPLITS:
-        raise _unsupported("pre", keys.get("pre"), " | ".join(SPLITS))
+    pre = PRES.get(keys["pre"]) if isinstance(keys.get("pre"), str) else None
+    if pre is None:
+        raise _unsupported("pre", keys.get("pre"), " | ".join(PRES))
     tokens = _strings(keys, "tokens", MAX_TOKENS)
     types = _types(keys, len(tokens))
     # Padding rows of the embedding have an entry, but no token.
     n_tokens = len(tokens)
     while n_tokens and types[n_tokens - 1] == UNUSED:
         n_tokens -= 1
-    tokens, types = tokens[:n_tokens], types[:n_tokens]
     _check_named_ids(keys, n_tokens)
 
     ids: dict[str, int] = {}
-    spellings: list[bytes] = []
-    added: list[tuple[int, int]] = []
-    for token_id, (token, kind) in enumerate(zip(tokens, types, strict=True)):
-        place = f"tokens[{token_id}]"
-        if token in ids:
-            raise _unsupported(place, token, f"a token once; it is also tokens[{ids[token]}]")
-        ids[token] = token_id
-        if kind in ADDED_TYPES:
-            spelling = token.encode("utf-8")
-            added.append((token_id, int(ADDED_TYPES[kind])))
-        elif kind == NORMAL:
-            spelling = _byte_level(token, place)
+    ordinary: dict[str, int] = {}
+    added: dict[str, tuple[int, bool]] = {}
+    for token_id, (token, kind) in enumerate(zip(tokens[:n_tokens], types[:n_tokens], strict=True)):
+        first = ids.setdefault(token, token_id)
+        if first != token_id:
+            raise _unsupported(f"tokens[{token_id}]", token, f"a token once; it is also tokens[{first}]")
+        if not token:
+            raise _unsupported(f"tokens[{token_id}]", "0 bytes", "at least 1")
+        if kind == NORMAL:
+            ordinary[token] = token_id
+        elif kind in ADDED_TYPES:
+            added[token] = (token_id, ADDED_TYPES[kind])
         else:
             raise _unsupported(f"token_type[{token_id}]", kind, "1, 2, 3, 4, or 5 at the end")
-        if not 1 <= len(spelling) <= MAX_TOKEN_BYTES:
-            raise _unsupported(place, f"{len(spelling)} bytes", f"1 to {MAX_TOKEN_BYTES}")
-        spellings.append(spelling)
-    normal_ids = {token: i for token, i in ids.items() if types[i] == NORMAL}
-    return pack(
-        Tables(
+    normalizer = pre.normalizer if normalize or pre.normalizer == "none" else "as-received"
+    return build(
+        Vocabulary(
+            place=PREFIX + "pre",
+            vocab_place=PREFIX + "tokens",
+            merges_place=PREFIX + "merges",
             split=keys["pre"],
-            offsets=np.cumsum([0, *map(len, spellings)]).astype(np.uint32),
-            blob=b"".join(spellings),
-            byte_ids=_byte_ids(normal_ids),
-            merges=_merges(keys, normal_ids),
-            added=np.array(added, np.uint32).reshape(-1, 2),
-            classes=split_classes(),
+            normalizer=normalizer,
+            ordinary=ordinary,
+            added=added,
+            merges=_merges(keys),
+            # NFC makes bytes that the text did not have: a vocabulary that lacks some is refused with it.
+            optional_bytes=OPTIONAL_BYTES if normalizer == "none" else frozenset(),
+            ignores_merges=pre.ignores_merges,
         )
     )
 
 
-def split_classes() -> Ids:
-    """The pinned classes as u32[n, 3] rows (first, last, class), ascending."""
-    ranges = json.loads(CLASSES_FILE.read_text("utf-8"))
-    rows = []
-    for name, kind in (("\\p{L}", LETTER), ("\\p{N}", NUMBER), ("\\s", WHITESPACE)):
-        for text in ranges[name]:
-            first, _, last = text.partition("-")
-            rows.append((int(first, 16), int(last or first, 16), kind))
-    return np.array(sorted(rows), np.uint32)
-
-
-def byte_alphabet() -> dict[str, int]:
-    """Byte by the character that spells it: printable Latin-1 as itself, the others from U+0100 on.
-
-    Source: GPT-2's bytes_to_unicode.
-    """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(0x100) if byte not in printable]
-    alphabet = {chr(byte): byte for byte in printable}
-    alphabet.update({chr(0x100 + n): byte for n, byte in enumerate(others)})
-    return alphabet
-
-
-_ALPHABET = byte_alphabet()
-
-
-def _byte_level(token: str, place: str) -> bytes:
-    try:
-        return bytes([_ALPHABET[char] for char in token])
-    except KeyError as error:
-        found = f"{token!r}, which has {error.args[0]!r}"
-        raise _unsupported(place, found, "characters of the byte-level alphabet") from None
-
-
-def _byte_ids(normal_ids: Mapping[str, int]) -> Ids:
-    byte_ids = np.full(256, NO_TOKEN, np.uint32)
-    for char, byte in _ALPHABET.items():
-        if char in normal_ids:
-            byte_ids[byte] = normal_ids[char]
-        elif byte not in OPTIONAL_BYTES:
-            raise _unsupported("tokens", f"none for byte 0x{byte:02X}", "one for each byte of ordinary text")
-    return byte_ids
-
-
-def _merges(keys: Mapping[str, Any], normal_ids: Mapping[str, int]) -> Ids:
-    merges = _strings(keys, "merges", MAX_TOKENS)
-    rows = np.empty((len(merges), 3), np.uint32)
-    ranks: dict[str, int] = {}
-    for rank, merge in enumerate(merges):
-        place = f"merges[{rank}]"
+def _merges(keys: Mapping[str, Any]) -> list[tuple[str, str]]:
+    pairs = []
+    for rank, merge in enumerate(_strings(keys, "merges", MAX_TOKENS)):
         left, _, right = merge.partition(" ")
         if not left or not right or " " in right:
-            raise _unsupported(place, merge, "two tokens and one space")
-        if merge in ranks:
-            raise _unsupported(place, merge, f"a merge once; it is also merges[{ranks[merge]}]")
-        ranks[merge] = rank
-        for column, token in enumerate((left, right, left + right)):
-            if token not in normal_ids:
-                raise _unsupported(place, f"{merge!r}, where {token!r} is no token of type 1", "such tokens")
-            rows[rank, column] = normal_ids[token]
-    return rows
+            raise _unsupported(f"merges[{rank}]", merge, "two tokens and one space")
+        pairs.append((left, right))
+    return pairs
 
 
 def _refuse_unknown_keys(keys: Mapping[str, Any]) -> None:
@@ -214,10 +169,4 @@ def _sequence(keys: Mapping[str, Any], key: str) -> Sequence[Any]:
 
 
 def _unsupported(place: str, found: object, allowed: str) -> FormatError:
-    text = found if isinstance(found, str) else repr(found)
-    text = text if len(text) <= 100 else text[:97] + "..."
-    return FormatError(
-        "format.unsupported",
-        f"{PREFIX}{place}: found {text}; allowed: {allowed}",
-        {"place": f"{PREFIX}{place}", "found": text, "allowed": allowed},
-    )
+    return unsupported(PREFIX + place, found, allowed)

@@ -39,6 +39,21 @@ _ABS = np.uint32(0x7FFFFFFF)
 _SIGN = np.uint32(0x80000000)
 
 
+def half_to_f32(bits: NDArray[np.uint16]) -> F32:
+    """The f16 of each 16-bit pattern, by integers: subnormals exactly, exponent 31 as an ordinary one.
+
+    numpy and devices know infinities there; the packer refuses them, and a file that holds one all the same
+    means the same large number to every executor.
+    """
+    h = bits.astype(np.uint32)
+    magnitude = h & np.uint32(0x7FFF)
+    normal = (magnitude << np.uint32(13)) + np.uint32(0x38000000)
+    tiny = (magnitude.astype(np.float32) * np.float32(2.0**-24)).view(np.uint32)
+    sign = (h & np.uint32(0x8000)) << np.uint32(16)
+    result: F32 = (np.where(magnitude < 0x400, tiny, normal).astype(np.uint32) | sign).view(np.float32)
+    return result
+
+
 def recip(x: F32) -> F32:
     """1/x within 1.5 ulp; 0 for 0. `x`: f32[...], |x| in 2^-126 .. 2^126 or 0.
 

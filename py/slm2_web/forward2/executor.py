@@ -8,8 +8,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-# The context that is made when nobody asks for another: its KV cache is part of the device's memory.
-DEFAULT_SEQ_LEN = 2048
+from slm2_web.errors import DeviceError
+from slm2_web.forward2.plan import Plan
 
 
 class Executor(Protocol):
@@ -17,7 +17,7 @@ class Executor(Protocol):
 
     @property
     def name(self) -> str:
-        """`reference` or `webgpu`."""
+        """`reference`, `wasm` or `webgpu`."""
 
     @property
     def adapter(self) -> str:
@@ -43,3 +43,29 @@ class Executor(Protocol):
 
     def truncate(self, pos: int) -> None:
         """Forget everything from position `pos` on."""
+
+
+class PlanExecutor:
+    """What the executors share: the plan, and how many positions of its KV cache are in use."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.max_seq_len = plan.max_seq_len
+        self.max_chunk_tokens = plan.max_chunk_tokens
+        self.pos = 0
+
+    def check_step(self, ids: Sequence[int]) -> None:
+        """Assert that a step fits the plan; the session keeps to this.
+
+        Raises: DeviceError `device.limit` when the cache is full.
+        """
+        assert 1 <= len(ids) <= self.max_chunk_tokens, len(ids)
+        assert all(0 <= i < self.plan.vocab_size for i in ids)
+        end = self.pos + len(ids)
+        if end > self.max_seq_len:
+            raise DeviceError("device.limit", f"position {end} is past the context of {self.max_seq_len}")
+
+    def truncate(self, pos: int) -> None:
+        """See Executor."""
+        assert 0 <= pos <= self.pos
+        self.pos = pos

@@ -14,10 +14,9 @@ import numpy as np
 
 from slm2_web.forward2 import exactmath
 from slm2_web.forward2.exactmath import F32
-from slm2_web.forward2.executor import DEFAULT_SEQ_LEN
+from slm2_web.forward2.executor import PlanExecutor
 from slm2_web.forward2.kernels import shader_source
 from slm2_web.forward2.plan import Dispatch, Plan, build_plan
-from slm2_web.forward2.reference import check_step
 from slm2_web.manifest import Manifest
 
 # Bytes handed to the queue at a time while weights are uploaded: progress moves, staging memory stays small.
@@ -86,17 +85,14 @@ async def compile_all(
     progress(len(keys), len(keys))
 
 
-class GpuExecutor:
+class GpuExecutor(PlanExecutor):
     """A plan on a WebGPU device (forward2/executor.py)."""
 
     name = "webgpu"
 
     def __init__(self, backend: GpuBackend, plan: Plan) -> None:
+        super().__init__(plan)
         self._backend = backend
-        self.plan = plan
-        self.pos = 0
-        self.max_seq_len = plan.max_seq_len
-        self.max_chunk_tokens = plan.max_chunk_tokens
 
     @property
     def adapter(self) -> str:
@@ -120,9 +116,7 @@ class GpuExecutor:
         `weights(start, end)` gives those bytes of the model's weights in the backend's own type.
         Raises: DeviceError; FormatError `format.unsupported`.
         """
-        limit = manifest.config.max_seq_len
-        seq_len = min(max_seq_len or DEFAULT_SEQ_LEN, limit)
-        plan = build_plan(manifest, max_seq_len=seq_len, max_chunk_tokens=min(max_chunk_tokens, seq_len))
+        plan = build_plan(manifest, max_seq_len=max_seq_len, max_chunk_tokens=max_chunk_tokens)
         for name, size in plan.buffers.items():
             backend.create_buffer(name, size)
         total = sum(s.end - s.start for s in plan.segments)
@@ -135,7 +129,7 @@ class GpuExecutor:
                 await backend.check()
                 done += end - start
                 progress("upload", done, total, "bytes")
-        table = exactmath.rope_table(inv_freq, seq_len)
+        table = exactmath.rope_table(inv_freq, plan.max_seq_len)
         backend.write("rope", 0, np.ascontiguousarray(table).view(np.uint8).reshape(-1))
         await compile_all(
             backend,
@@ -149,7 +143,7 @@ class GpuExecutor:
 
     async def forward(self, ids: Sequence[int], *, want_logits: bool) -> F32 | None:
         """See forward2/executor.py."""
-        check_step(self.plan, ids, self.pos)
+        self.check_step(ids)
         body = "decode" if len(ids) == 1 else "prefill"
         programs = (body, "logits") if want_logits else (body,)
         step = (0, len(ids), self.pos, self.pos + len(ids))
@@ -159,8 +153,3 @@ class GpuExecutor:
         values = await self._backend.run(programs, step, ids, "logits", size)
         self.pos += len(ids)
         return values if want_logits else None
-
-    def truncate(self, pos: int) -> None:
-        """See forward2/executor.py."""
-        assert 0 <= pos <= self.pos
-        self.pos = pos

@@ -3,16 +3,16 @@
 Binding 0 of every kernel is the step: `{zero, n_tokens, pos, seq_len}`, four u32, where `zero` holds 0 (it
 keeps compilers from fusing floats), `pos` is the first token's position and `seq_len = pos + n_tokens`.
 The other bindings follow in the order given here. A kernel's name is its file's name under
-worker/shaders/ and its function's name in reference.py.
+worker/shaders/ and its entry in the tables of reference.py and wasm.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
-from pathlib import Path
 from typing import Literal
+
+from slm2_web import shipped
 
 Access = Literal["read", "write"]
 
@@ -45,6 +45,16 @@ _MATMUL = Kernel(
     workgroup=64,
 )
 
+_ROPE_KV: Mapping[str, Access] = {
+    "qkv": "read",
+    "rope": "read",
+    "qq": "write",
+    "qs": "write",
+    "kvq": "write",
+    "kvs": "write",
+}
+_HEADS = ("N_HEADS", "N_KV_HEADS", "HEAD_DIM", "MAX_SEQ")
+
 KERNELS: Mapping[str, Kernel] = {
     "embed_q4_0": _EMBED,
     "embed_q4_1": _EMBED,
@@ -59,29 +69,23 @@ KERNELS: Mapping[str, Kernel] = {
     "matmul_q4_0": _MATMUL,
     "matmul_q4_1": _MATMUL,
     "matmul_q8_0": _MATMUL,
-    "rope_kv": Kernel(
-        {"qkv": "read", "rope": "read", "qq": "write", "qs": "write", "kvq": "write", "kvs": "write"},
-        ("N_HEADS", "N_KV_HEADS", "HEAD_DIM", "MAX_SEQ"),
-        workgroup=64,
-    ),
+    "rope_kv": Kernel(_ROPE_KV, _HEADS, workgroup=64),
+    "bias_rope_kv": Kernel({**_ROPE_KV, "bias": "read"}, _HEADS, workgroup=64),
+    "norm_rope_kv": Kernel({**_ROPE_KV, "weight": "read"}, (*_HEADS, "INV_HEAD_DIM", "EPS"), workgroup=64),
     "attn_scores": Kernel(
         {"qq": "read", "qs": "read", "kvq": "read", "kvs": "read", "scores": "write"},
-        ("N_HEADS", "N_KV_HEADS", "HEAD_DIM", "MAX_SEQ", "SCALE"),
+        (*_HEADS, "SCALE"),
         workgroup=64,
     ),
     "attn_softmax": Kernel({"scores": "write", "norm": "write"}, ("N_HEADS", "MAX_SEQ"), workgroup=64),
     "attn_values": Kernel(
         {"scores": "read", "norm": "read", "kvq": "read", "kvs": "read", "y": "write"},
-        ("N_HEADS", "N_KV_HEADS", "HEAD_DIM", "MAX_SEQ"),
+        _HEADS,
         workgroup=64,
     ),
 }
 
 
 def shader_source(kernel: str) -> str:
-    """The WGSL text of a kernel: from the wheel, or from worker/shaders in a working tree."""
-    packaged = resources.files("slm2_web") / "shaders" / f"{kernel}.wgsl"
-    if packaged.is_file():
-        return packaged.read_text(encoding="utf-8")
-    tree = Path(__file__).parents[3] / "worker" / "shaders" / f"{kernel}.wgsl"
-    return tree.read_text(encoding="utf-8")
+    """The WGSL text of a kernel."""
+    return shipped.read("shaders", f"{kernel}.wgsl").decode("utf-8")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slm2_web import shipped
 from slm2_web.errors import DeviceError
 from slm2_web.forward2.exactmath import F32
 from slm2_web.forward2.wasm import (
@@ -24,7 +24,6 @@ from slm2_web.forward2.wasm import (
 from slm2_web.packed import PackedModel
 
 MAX_PAGES = 32768
-MODULES = Path(__file__).parents[3] / "worker" / "wasm"
 
 
 class NativeWasmBackend:
@@ -47,7 +46,7 @@ class NativeWasmBackend:
         config.shared_memory = True
         engine = wasmtime.Engine(config)
         name = "forward.shared.wasm" if shared else "forward.wasm"
-        module = wasmtime.Module.from_file(engine, str(MODULES / name))
+        module = wasmtime.Module(engine, shipped.read("wasm", name))
         pages = -(-(WEIGHTS_BASE + weights.size) // PAGE_BYTES)
         kind = wasmtime.MemoryType(wasmtime.Limits(pages, MAX_PAGES), shared=shared)
         stores = [wasmtime.Store(engine) for _ in range(self.n_threads)]
@@ -109,8 +108,13 @@ class NativeWasmBackend:
 
         def work(thread: int) -> None:
             store, exports = self._threads[thread]
-            where = (ops, n_ops, areas.step, areas.turns, areas.scratch, areas.scratch_bytes)
-            exports["forward_run"](store, *where, thread, self.n_threads)
+            where = (ops, n_ops, areas.step, areas.turns, areas.scratch, areas.scratch_bytes, areas.stop)
+            try:
+                if not exports["forward_run"](store, *where, thread, self.n_threads):
+                    raise DeviceError("device.worker", "a thread did not do its part of a pass")
+            except Exception:
+                self.write(areas.stop, b"\1\0\0\0")
+                raise
 
         list(self._pool.map(work, range(self.n_threads)))
         logits: F32 = self._bytes()[areas.logits : areas.logits + size].view(np.float32).copy()

@@ -1,6 +1,6 @@
 """A model's manifest as a list of dispatches: pure data, the same for every executor.
 
-    embed -> n_layers x [ norm+quantize -> qkv -> rope+cache
+    embed -> n_layers x [ norm+quantize -> qkv -> (+ bias | head norm) rope+cache
                           -> scores -> softmax -> values -> quantize -> out(+)
                           -> norm+quantize -> gate,up -> silu*mul+quantize -> down(+) ]
           -> norm+quantize -> logits
@@ -29,6 +29,9 @@ from slm2_web.forward2.kernels import (
     STEP_BYTES,
 )
 from slm2_web.manifest import Manifest, TensorEntry
+
+# The context that is made when nobody asks for another: its KV cache is part of the device's memory.
+DEFAULT_SEQ_LEN = 2048
 
 Variable = Literal["one", "n_tokens", "seq_len"]
 
@@ -118,15 +121,15 @@ class _Builder:
             for plane in tensor.planes
             for start, end in self._plane_parts(tensor, plane)
         )
-        start, stop = extents[0]
+        bounds = [list(extents[0])]
         for low, high in extents[1:]:
-            if high - start > self.max_binding_bytes:
-                self.segments.append(Segment(f"weights.{len(self.segments)}", start, stop))
-                start = low
-            stop = high
-        # Devices copy whole words; planes are padded, so rounding up stays inside the weights.
-        stop = min(-(-stop // OFFSET_ALIGNMENT_BYTES) * OFFSET_ALIGNMENT_BYTES, self.manifest.weights_bytes)
-        self.segments.append(Segment(f"weights.{len(self.segments)}", start, stop))
+            if high - bounds[-1][0] > self.max_binding_bytes:
+                bounds.append([low, high])
+            bounds[-1][1] = high
+        for i, (start, stop) in enumerate(bounds):
+            # Devices bind and copy whole words. Planes begin aligned, so rounding up meets no other.
+            end = -(-stop // OFFSET_ALIGNMENT_BYTES) * OFFSET_ALIGNMENT_BYTES
+            self.segments.append(Segment(f"weights.{i}", start, end))
 
     def parts(self, tensor: TensorEntry) -> Iterator[tuple[int, int]]:
         """(first row, rows) of each part of a tensor whose planes fit a binding."""
@@ -270,10 +273,11 @@ class _Builder:
             ):
                 yield from self.matmul(name, "qkv", stride=qkv_width, offset=offset, tile=tile)
                 offset += self.manifest.tensors[name].shape[0]
+            before_rope, more, weights = self.before_rope(layer)
             yield _dispatch(
-                "rope_kv",
-                grouped,
-                (qkv, rope, qq, qs, kvq, kvs),
+                before_rope + "rope_kv",
+                {**grouped, **more},
+                (qkv, rope, qq, qs, kvq, kvs, *weights),
                 (Extent("one", qkv_width // GROUP, 64), Extent("n_tokens"), ONE),
             )
             yield _dispatch(
@@ -323,6 +327,19 @@ class _Builder:
         yield self.norm("final_norm", self.buffer("x", self.max_chunk_tokens * config.dim * 4), config.dim)
         yield from self.matmul(output, "logits", stride=config.vocab_size, tile=1, last=True)
 
+    def before_rope(self, layer: str) -> tuple[str, Mapping[str, float], tuple[Binding, ...]]:
+        """What is done to q, k and v before RoPE: the kernel's prefix, its further constants and bindings."""
+        config = self.manifest.config
+        if config.network.qkv_bias:
+            return "bias_", {}, (self.weight(f"{layer}.qkv_bias", "values"),)
+        if config.network.head_norm:
+            constants = {
+                "INV_HEAD_DIM": float(np.float32(1.0 / config.head_dim)),
+                "EPS": float(np.float32(config.norm_eps)),
+            }
+            return "norm_", constants, (self.weight(f"{layer}.qk_norm", "values"),)
+        return "", {}, ()
+
     def stored(self, fused: str, separate: Sequence[str]) -> Sequence[str]:
         """The name of a fused tensor, or those of its parts, whichever the model holds."""
         return (fused,) if fused in self.manifest.tensors else separate
@@ -343,17 +360,19 @@ def _dispatch(
 def build_plan(
     manifest: Manifest,
     *,
-    max_seq_len: int,
+    max_seq_len: int | None,
     max_chunk_tokens: int,
     max_binding_bytes: int = MAX_BINDING_BYTES,
 ) -> Plan:
-    """The plan of a model.
+    """The plan of a model, for a context of at most `max_seq_len` and steps of at most `max_chunk_tokens`.
 
     `manifest` has passed `packed.check_tensors`. Raises: FormatError `format.unsupported` when a part of the
     model can't be bound.
     """
-    assert 1 <= max_seq_len <= manifest.config.max_seq_len
-    assert 1 <= max_chunk_tokens <= max_seq_len
+    max_seq_len = min(max_seq_len or DEFAULT_SEQ_LEN, manifest.config.max_seq_len)
+    max_chunk_tokens = min(max_chunk_tokens, max_seq_len)
+    assert max_seq_len >= 1
+    assert max_chunk_tokens >= 1
     builder = _Builder(manifest, max_seq_len, max_chunk_tokens, max_binding_bytes)
     # The widest use of the shared activations fixes their size.
     config = manifest.config

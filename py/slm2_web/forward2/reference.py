@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slm2_web.errors import DeviceError
 from slm2_web.forward2 import exactmath
 from slm2_web.forward2.exactmath import ATTENTION_BLOCK, F32, GROUP, LANES
-from slm2_web.forward2.executor import DEFAULT_SEQ_LEN
+from slm2_web.forward2.executor import PlanExecutor
 from slm2_web.forward2.kernels import KERNELS
-from slm2_web.forward2.plan import Dispatch, Plan, build_plan
+from slm2_web.forward2.plan import Dispatch, build_plan
+from slm2_web.manifest import PLANE_BYTES
 from slm2_web.packed import PackedModel
 
 # Rows of a matrix that are unpacked at a time: bounds the reference's memory, never seen in a result.
@@ -52,8 +52,8 @@ def unpack_quants(kind: str, quants: Bytes, rows: int, cols: int) -> NDArray[np.
 
 
 def unpack_scales(kind: str, scales: Bytes, rows: int, cols: int) -> tuple[F32, F32 | None]:
-    """A scales plane as (d: f32[rows, cols/32], m: the same or None). f16 to f32 is exact."""
-    halves = scales.view(np.float16).astype(np.float32)
+    """A scales plane as (d: f32[rows, cols/32], m: the same or None)."""
+    halves = exactmath.half_to_f32(scales.view(np.uint16))
     if kind == "q4_1":
         pairs = halves.reshape(rows, cols // GROUP, 2)
         return pairs[:, :, 0], pairs[:, :, 1]
@@ -64,15 +64,13 @@ def _embed(kind: str, step: Step, c: Constants, ids: Bytes, quants: Bytes, scale
     """x[t, :] = the embedding row of ids[t], for the ids in ROW0 .. ROW0 + ROWS."""
     cols, first, rows = c["COLS"], c["ROW0"], c["ROWS"]
     out = x.view(np.float32)
-    row_bytes = {p: len(plane) // rows for p, plane in (("quants", quants), ("scales", scales))}
+    quant_bytes, scale_bytes = (PLANE_BYTES[kind][plane] * (cols // GROUP) for plane in ("quants", "scales"))
     for t, token in enumerate(ids.view(np.uint32)[: step.n_tokens].tolist()):
         row = token - first
         if not 0 <= row < rows:
             continue
-        q = unpack_quants(kind, quants[row * row_bytes["quants"] : (row + 1) * row_bytes["quants"]], 1, cols)
-        d, m = unpack_scales(
-            kind, scales[row * row_bytes["scales"] : (row + 1) * row_bytes["scales"]], 1, cols
-        )
+        q = unpack_quants(kind, quants[row * quant_bytes : (row + 1) * quant_bytes], 1, cols)
+        d, m = unpack_scales(kind, scales[row * scale_bytes : (row + 1) * scale_bytes], 1, cols)
         value = q.reshape(-1, GROUP).astype(np.float32) * d.reshape(-1, 1)
         if m is not None:
             value = value + m.reshape(-1, 1)
@@ -119,7 +117,7 @@ def _matmul(
     x_by_group = x.transpose(1, 0, 2).astype(np.float32)
     meta = xm.view(np.float32)[first * groups * 2 : step.n_tokens * groups * 2].reshape(tokens, groups, 2)
     out = y.view(np.float32)[: tokens * c["STRIDE"]].reshape(tokens, c["STRIDE"])
-    quant_bytes, scale_bytes = len(quants) // rows, len(scales) // rows
+    quant_bytes, scale_bytes = (PLANE_BYTES[kind][plane] * groups for plane in ("quants", "scales"))
     for low in range(0, rows, _ROWS_AT_ONCE):
         high = min(low + _ROWS_AT_ONCE, rows)
         q = unpack_quants(kind, quants[low * quant_bytes : high * quant_bytes], high - low, cols)
@@ -139,14 +137,43 @@ def _matmul(
         place[:] = place + total if c["ADD"] else total
 
 
-def _rope_kv(
-    step: Step, c: Constants, qkv: Bytes, rope: Bytes, qq: Bytes, qs: Bytes, kvq: Bytes, kvs: Bytes
-) -> None:
+def _heads(step: Step, c: Constants, qkv: Bytes) -> F32:
+    """q, k and v as f32[n_tokens, N_HEADS + 2 * N_KV_HEADS, HEAD_DIM]."""
+    units = c["N_HEADS"] + 2 * c["N_KV_HEADS"]
+    size = step.n_tokens * units * c["HEAD_DIM"]
+    return qkv.view(np.float32)[:size].reshape(step.n_tokens, units, c["HEAD_DIM"])
+
+
+def _rope_kv(step: Step, c: Constants, qkv: Bytes, *rest: Bytes) -> None:
     """Rotate q and k by position, halves of a head as pairs; quantise q, k and v; cache k and v."""
+    _rotate(step, c, _heads(step, c, qkv), *rest)
+
+
+def _bias_rope_kv(step: Step, c: Constants, qkv: Bytes, *rest: Bytes) -> None:
+    """`rope_kv` of qkv + bias."""
+    *places, bias = rest
+    heads = _heads(step, c, qkv)
+    _rotate(step, c, heads + bias.view(np.float32).reshape(heads.shape[1:]), *places)
+
+
+def _norm_rope_kv(step: Step, c: Constants, qkv: Bytes, *rest: Bytes) -> None:
+    """`rope_kv` of qkv with each head of q and of k under RMSNorm: q's weights, then k's."""
+    *places, weight = rest
+    heads = _heads(step, c, qkv).copy()
+    q_weight, k_weight = weight.view(np.float32).reshape(2, c["HEAD_DIM"])
+    n_heads, n_kv = c["N_HEADS"], c["N_KV_HEADS"]
+    for part, w in ((slice(n_heads), q_weight), (slice(n_heads, n_heads + n_kv), k_weight)):
+        rows = heads[:, part].reshape(-1, c["HEAD_DIM"])
+        heads[:, part] = exactmath.rms_norm(rows, w, np.float32(c["EPS"])).reshape(heads[:, part].shape)
+    _rotate(step, c, heads, *places)
+
+
+def _rotate(
+    step: Step, c: Constants, rows: F32, rope: Bytes, qq: Bytes, qs: Bytes, kvq: Bytes, kvs: Bytes
+) -> None:
     n_heads, n_kv, head_dim, max_seq = c["N_HEADS"], c["N_KV_HEADS"], c["HEAD_DIM"], c["MAX_SEQ"]
     units = n_heads + 2 * n_kv
     half = head_dim // 2
-    rows = qkv.view(np.float32)[: step.n_tokens * units * head_dim].reshape(step.n_tokens, units, head_dim)
     table = rope.view(np.float32).reshape(-1, 1, half, 2)[step.pos : step.seq_len]
     cos, sin = table[..., 0], table[..., 1]
     turned = rows.copy()
@@ -269,6 +296,8 @@ REFERENCE: Mapping[str, Callable[..., None]] = {
     "matmul_q4_1": _typed(_matmul, "q4_1"),
     "matmul_q8_0": _typed(_matmul, "q8_0"),
     "rope_kv": _rope_kv,
+    "bias_rope_kv": _bias_rope_kv,
+    "norm_rope_kv": _norm_rope_kv,
     "attn_scores": _attn_scores,
     "attn_softmax": _attn_softmax,
     "attn_values": _attn_values,
@@ -284,7 +313,7 @@ def run(dispatches: Sequence[Dispatch], buffers: Mapping[str, Bytes], step: Step
             REFERENCE[dispatch.kernel](step, dispatch.constants, *arrays)
 
 
-class ReferenceExecutor:
+class ReferenceExecutor(PlanExecutor):
     """The reference as an executor (forward2/executor.py)."""
 
     name = "reference"
@@ -293,12 +322,8 @@ class ReferenceExecutor:
     def __init__(
         self, model: PackedModel, *, max_seq_len: int | None = None, max_chunk_tokens: int = 32
     ) -> None:
-        limit = model.manifest.config.max_seq_len
-        self.max_seq_len = min(max_seq_len or DEFAULT_SEQ_LEN, limit)
-        self.max_chunk_tokens = min(max_chunk_tokens, self.max_seq_len)
-        self.pos = 0
-        self.plan: Plan = build_plan(
-            model.manifest, max_seq_len=self.max_seq_len, max_chunk_tokens=self.max_chunk_tokens
+        super().__init__(
+            build_plan(model.manifest, max_seq_len=max_seq_len, max_chunk_tokens=max_chunk_tokens)
         )
         self._buffers: dict[str, Bytes] = {n: np.zeros(s, np.uint8) for n, s in self.plan.buffers.items()}
         for segment in self.plan.segments:
@@ -310,7 +335,7 @@ class ReferenceExecutor:
     async def forward(self, ids: Sequence[int], *, want_logits: bool) -> F32 | None:
         """See forward2/executor.py."""
         step = Step(len(ids), self.pos)
-        check_step(self.plan, ids, self.pos)
+        self.check_step(ids)
         self._buffers["ids"].view(np.uint32)[: len(ids)] = ids
         run(self.plan.decode if len(ids) == 1 else self.plan.prefill, self._buffers, step)
         self.pos = step.seq_len
@@ -319,21 +344,3 @@ class ReferenceExecutor:
         run(self.plan.logits, self._buffers, step)
         logits: F32 = self._buffers["logits"].view(np.float32)[: self.plan.vocab_size].copy()
         return logits
-
-    def truncate(self, pos: int) -> None:
-        """See forward2/executor.py."""
-        assert 0 <= pos <= self.pos
-        self.pos = pos
-
-
-def check_step(plan: Plan, ids: Sequence[int], pos: int) -> None:
-    """Assert that a step fits the plan; the session keeps to this.
-
-    Raises: DeviceError `device.limit` when the cache is full.
-    """
-    assert 1 <= len(ids) <= plan.max_chunk_tokens, len(ids)
-    assert all(0 <= i < plan.vocab_size for i in ids)
-    if pos + len(ids) > plan.max_seq_len:
-        raise DeviceError(
-            "device.limit", f"position {pos + len(ids)} is past the context of {plan.max_seq_len}"
-        )

@@ -34,9 +34,9 @@ from slm2_web.manifest import PLANE_BYTES
 ANSWERS = "selftest.json"
 GUARD = 0xA5
 
-# Shapes that leave remainders everywhere: 10 groups on 8 lanes, 70 rows on workgroups of 64, 3 tokens on
+# Shapes that leave remainders everywhere: 10 groups on 8 lanes, 70 rows on workgroups of 64, 5 tokens on
 # tiles of 4, positions in two attention blocks.
-STEP = Step(n_tokens=3, pos=70)
+STEP = Step(n_tokens=5, pos=70)
 _COLS, _ROWS, _STRIDE, _OFFSET = 320, 70, 80, 5
 _HEADS = {"N_HEADS": 4, "N_KV_HEADS": 2, "HEAD_DIM": 64, "MAX_SEQ": 96}
 
@@ -109,7 +109,7 @@ def cases() -> Iterator[Case]:
     for kind in ("q4_0", "q4_1", "q8_0"):
         quants = _bytes(3, _ROWS * groups * PLANE_BYTES[kind]["quants"])
         scales = _halves(4, _ROWS * groups * PLANE_BYTES[kind]["scales"] // 2)
-        ids = np.array([69, 11, 40], np.uint32).view(np.uint8)
+        ids = np.array([69, 11, 40, 0, 33], np.uint32).view(np.uint8)
         yield Case(
             f"embed_{kind}",
             f"embed_{kind}",
@@ -157,7 +157,9 @@ def cases() -> Iterator[Case]:
     head_groups = head_dim // GROUP
     cache = 2 * max_seq * n_kv * head_dim
     q_size, width = tokens * n_heads * head_dim, n_heads + 2 * n_kv
-    rope = exactmath.rope_table(np.float32(0.75) ** np.arange(head_dim // 2, dtype=np.float32), max_seq)
+    # By a division, which is correctly rounded everywhere; a power is not.
+    inv_freq = np.float32(1) / np.arange(1, head_dim // 2 + 1, dtype=np.float32)
+    rope = exactmath.rope_table(inv_freq, max_seq)
     yield Case(
         "rope_kv",
         "rope_kv",
@@ -172,6 +174,30 @@ def cases() -> Iterator[Case]:
         ),
         (Extent("one", width * head_groups, 64), Extent("n_tokens"), ONE),
     )
+    inv_head_dim = float(np.float32(1.0 / head_dim))
+    for name, constants, extra in (
+        ("bias_rope_kv", {}, _values(18, width * head_dim)),
+        (
+            "norm_rope_kv",
+            {"INV_HEAD_DIM": inv_head_dim, "EPS": float(np.float32(1e-6))},
+            _values(19, 2 * head_dim),
+        ),
+    ):
+        yield Case(
+            name,
+            name,
+            {**_HEADS, **constants},
+            (
+                _values(20, tokens * width * head_dim),
+                np.ascontiguousarray(rope).view(np.uint8).reshape(-1),
+                _blank(q_size),
+                _blank(q_size // GROUP * 4),
+                _blank(cache),
+                _blank(cache // GROUP * 4),
+                extra,
+            ),
+            (Extent("one", width * head_groups, 64), Extent("n_tokens"), ONE),
+        )
     kvq, kvs = _small_ints(11, cache), _scales(12, cache // GROUP)
     scores = tokens * n_heads * max_seq
     # Heads of two groups and of one: with one, the sum is a single term, which compilers see through best.

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from slm2_web.forward2 import exactmath
 from slm2_web.forward2.exactmath import F32
-from slm2_web.forward2.executor import DEFAULT_SEQ_LEN
+from slm2_web.forward2.executor import PlanExecutor
 from slm2_web.forward2.kernels import KERNELS
 from slm2_web.forward2.plan import Dispatch, Plan, build_plan
-from slm2_web.forward2.reference import check_step
 from slm2_web.forward2.selftest import STEP as TEST_STEP
 from slm2_web.forward2.selftest import Layout, check_outputs, lay_out
 from slm2_web.manifest import Manifest
@@ -31,6 +30,7 @@ WEIGHTS_BASE = PAGE_BYTES
 OP_WORDS = 16
 MAX_CONSTANTS, MAX_BINDINGS = 8, 7
 TURN_BYTES = 8
+WORD_BYTES = 4
 ALIGNMENT_BYTES = 64
 STACK_BYTES = 16 << 10
 # Tokens that one call takes: a cancel waits for no more than these.
@@ -54,6 +54,8 @@ KERNEL_NUMBERS: Mapping[str, int] = {
             "attn_scores",
             "attn_softmax",
             "attn_values",
+            "bias_rope_kv",
+            "norm_rope_kv",
         )
     )
 }
@@ -100,6 +102,7 @@ class Areas:
         self.buffers = {name: backend.reserve(size) for name, size in plan.buffers.items()}
         self.step, self.ids, self.logits = (self.buffers[name] for name in ("step", "ids", "logits"))
         self.turns = backend.reserve(self.turns_bytes)
+        self.stop = backend.reserve(WORD_BYTES)
         self.scratch = backend.reserve(self.scratch_bytes * backend.n_threads)
         self.stacks = backend.reserve(self.stack_bytes * backend.n_threads)
         starts = {s.buffer: WEIGHTS_BASE + s.start for s in plan.segments}
@@ -115,6 +118,7 @@ class Areas:
             "logits",
             "scratch",
             "scratch_bytes",
+            "stop",
             "stacks",
             "stack_bytes",
         )
@@ -155,19 +159,16 @@ def _word(value: float) -> int:
     return int(bits)
 
 
-class WasmExecutor:
+class WasmExecutor(PlanExecutor):
     """A plan in wasm memory (forward2/executor.py)."""
 
     name = "wasm"
 
     def __init__(self, backend: WasmBackend, plan: Plan, programs: Mapping[str, tuple[int, int]]) -> None:
+        super().__init__(plan)
         self._backend = backend
         self._programs = programs
-        self.plan = plan
         self.adapter = backend.adapter
-        self.max_seq_len = plan.max_seq_len
-        self.max_chunk_tokens = plan.max_chunk_tokens
-        self.pos = 0
 
     @classmethod
     async def create(
@@ -183,12 +184,10 @@ class WasmExecutor:
 
         Raises: DeviceError `device.out_of_memory`, `device.self_test`; FormatError `format.unsupported`.
         """
-        limit = manifest.config.max_seq_len
-        seq_len = min(max_seq_len or DEFAULT_SEQ_LEN, limit)
-        plan = build_plan(manifest, max_seq_len=seq_len, max_chunk_tokens=min(max_chunk_tokens, seq_len))
+        plan = build_plan(manifest, max_seq_len=max_seq_len, max_chunk_tokens=max_chunk_tokens)
         test = lay_out()
         areas = Areas(backend, plan, test.dispatches)
-        backend.write(areas.buffers["rope"], exactmath.rope_table(inv_freq, seq_len).tobytes())
+        backend.write(areas.buffers["rope"], exactmath.rope_table(inv_freq, plan.max_seq_len).tobytes())
         programs = {}
         for body in ("decode", "prefill"):
             dispatches = getattr(plan, body)
@@ -200,7 +199,7 @@ class WasmExecutor:
 
     async def forward(self, ids: Sequence[int], *, want_logits: bool) -> F32 | None:
         """See forward2/executor.py."""
-        check_step(self.plan, ids, self.pos)
+        self.check_step(ids)
         address, n_ops = self._programs["decode" if len(ids) == 1 else "prefill"]
         step = (0, len(ids), self.pos, self.pos + len(ids))
         if want_logits:
@@ -209,11 +208,6 @@ class WasmExecutor:
         logits = await self._backend.run(address, n_ops, step, ids, size)
         self.pos += len(ids)
         return logits if want_logits else None
-
-    def truncate(self, pos: int) -> None:
-        """See forward2/executor.py."""
-        assert 0 <= pos <= self.pos
-        self.pos = pos
 
 
 def _place(backend: WasmBackend, data: bytes) -> int:

@@ -6,13 +6,13 @@ publisher's), else from NEUTRAL, which switches it off. What was used is recorde
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from slm2_web.errors import InputError
+from slm2_web.strictjson import real, show
 
 MAX_SEED: Final = (1 << 64) - 1
 MAX_SAFE_INTEGER: Final = (1 << 53) - 1  # the largest integer that survives a JSON number in JavaScript
@@ -83,7 +83,7 @@ class Rule:
         """The checked value. Raises: InputError `input.params`."""
         accepted = self.accept(value)
         if accepted is None:
-            raise _bad(place, _show(value), self.allowed)
+            raise _bad(place, show(value), self.allowed)
         return accepted
 
 
@@ -93,11 +93,10 @@ def _real(
     """Numbers from `low` (not itself if `above`) to `high`, and 0 if `zero`."""
 
     def accept(value: Any) -> float | None:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            return None
-        if value == 0:
+        number = real(value, 0, high)
+        if number == 0:
             return 0.0 if zero or (low == 0 and not above) else None
-        return float(value) if low <= value <= high else None
+        return None if number is None or number < low else number
 
     return accept
 
@@ -151,11 +150,6 @@ RULES: Final[Mapping[str, Rule]] = {
         _stops,
     ),
 }
-
-
-def _show(value: object) -> str:
-    text = ascii(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _bad(place: str, found: str, allowed: str) -> InputError:

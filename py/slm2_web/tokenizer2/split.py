@@ -1,103 +1,147 @@
-"""Text -> pieces: the pre-tokenizer, by classes of code points and runs of equal class.
+"""Text -> pieces: the pre-tokenizer, as one automaton over bytes that the compiler made of its pattern.
 
 Theory of operation
 -------------------
-The GPT-2 pattern is an ordered choice, tried at each position where the last piece ended:
+A piece is what one match of the pattern takes where the last piece ended. The automaton (compile/dfa.py) is
+run over the bytes from there until it is dead or the text ends. A state says whether a match ends after the
+byte just taken (ACCEPT), before the character just taken (ACCEPT_BEFORE: `(?!\\S)` needs to see one character
+more), or here if the text does (ACCEPT_AT_END). The match that was reported last is the one that a
+backtracking engine finds; patterns are such that there is always one. (A damaged file may have none: then a
+character is a piece, so that there is always progress.)
 
-    's|'t|'re|'ve|'m|'ll|'d | ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+
+Most pieces end right before the byte where the automaton dies, and the state before says so: ACCEPT. Only for
+the others the run is looked at again. For every pattern that the compiler knows, a text is read at most three
+times, whatever it is: what a match looks at after its end has no second match that looks as far.
 
-Cut the text into maximal runs of one class: L letters, N numbers, W whitespace, O all others. Every end of a
-piece is then at the end of a run but for two rules:
+A state's row is a list of the rows that its bytes lead to, filled in when first needed: one indexing a byte.
 
-1. A W run that something follows gives up its last character: `\\s+(?!\\S)` must not be followed by a
-   non-space, so it backs off by one. If that character is U+0020 it opens the next piece (the ` ?` of the
-   other branches); any other is a piece of its own (by `\\s+`). A W run at the end of the text stays whole.
-2. A contraction: an O run that is just `'` and opens its piece (no space before it in the piece) takes the
-   letters s, t, re, ve, m, ll or d from the L run that follows it.
-
-`smollm` first isolates every number character; the pattern then sees the text between two of them as if it
-were alone. So each N character is a run and a piece, and a W run before it is at the end of its text.
-
-Classes are those of Unicode 16.0 by explicit ranges from the tokenizer file: never the host's. One pass
-over the characters (binary search among the fixed ranges), one over the runs: linear time.
-
-Source: `tokenizers` ByteLevel(use_regex), Digits(individual_digits); llama.cpp LLAMA_VOCAB_PRE_TYPE_SMOLLM.
+There is no regular expression at run time, and none of the host's Unicode data.
 """
 
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
+from slm2_web.tokenizer2.tables import ACCEPT, ACCEPT_AT_END, ACCEPT_BEFORE, DEAD, Bytes, Shorts, int_view
 
-OTHER, LETTER, NUMBER, WHITESPACE = range(4)
+# A row has 256 entries, the rows that its bytes lead to: None where that has not been looked up, _DEAD where
+# no match continues. Then come its state and the state's flags.
+_Row = list[Any]
+_DEAD: _Row = []
+_STATE, _FLAGS = 256, 257
 
-_SPACE = 0x20
-_APOSTROPHE = 0x27
-_CONTRACTIONS = (b"s", b"t", b"re", b"ve", b"m", b"ll", b"d")
+
+class Cuts(NamedTuple):
+    """Where pieces end: 0, and the end of each. Those up to `stable` are so whatever follows the text."""
+
+    ends: list[int]
+    stable: int
 
 
 class Splitter:
-    """The pre-tokenizer `pattern` ("gpt-2" or "smollm") over `classes` (u32[n, 3]: first, last, class)."""
+    """The split automaton of a file: the sections SCLS, SNXT and SFLG."""
 
-    def __init__(self, pattern: str, classes: NDArray[np.uint32]) -> None:
-        self._isolates_numbers = pattern == "smollm"
-        # The code points where the class changes, and the class from each on; gaps between ranges are OTHER.
-        first, last, kind = classes.T
-        self._changes = np.append(np.uint32(0), np.stack([first, last + 1], axis=1))
-        self._kinds = np.append(OTHER, np.stack([kind, np.full_like(kind, OTHER)], axis=1)).astype(np.uint8)
+    def __init__(self, start_state: int, classes: Bytes, goto: Shorts, flags: Bytes) -> None:
+        self._classes = classes.tobytes()
+        self._goto = int_view(goto)
+        self._n_classes = goto.shape[1]
+        self._flags = flags.tobytes()
+        self._rows: dict[int, _Row] = {DEAD: _DEAD}
+        self._start = self._row(start_state)
 
     def split(self, data: bytes) -> list[bytes]:
         """The pieces of `data`, which is valid UTF-8; joined they are `data`."""
-        cuts = self.cuts(data)
-        return [data[start:end] for start, end in pairwise(cuts)]
+        return [data[start:end] for start, end in pairwise(self.cuts(data).ends)]
 
-    def cuts(self, data: bytes) -> list[int]:
-        """Byte offsets between the pieces of `data`: 0, the end of each piece."""
-        cuts = [0]
-        if not data:
-            return cuts
-        lasts, ends, kinds = self._runs(data)
-        hard = NUMBER if self._isolates_numbers else None
-        n_runs = len(ends)
+    def cuts(self, data: bytes) -> Cuts:
+        """Where the pieces of `data` end, and up to where that is so whatever follows `data`."""
+        ends = [0]
+        n_bytes = len(data)
+        stable = n_bytes
+        begin = self._start
+        view = memoryview(data)
         start = 0
-        for run, (last, end, kind) in enumerate(zip(lasts, ends, kinds, strict=True)):
-            following = kinds[run + 1] if run + 1 < n_runs else None
-            if kind == WHITESPACE and following is not None and following != hard:
-                if last > start:
-                    cuts.append(last)
-                if data[last] != _SPACE:
-                    cuts.append(end)
-            elif (
-                following == LETTER
-                and end - start == 1
-                and data[start] == _APOSTROPHE
-                and cuts[-1] == start
-                and (taken := _contraction_bytes(data, end))
-            ):
-                cuts.append(end + taken)
-            elif cuts[-1] != end:
-                cuts.append(end)
-            start = end
-        return cuts
+        while start < n_bytes:
+            row = begin
+            for at, byte in enumerate(view[start:], start):
+                following = row[byte]
+                if following:
+                    row = following
+                    continue
+                if following is None and (following := self._follow(row, byte)):
+                    row = following
+                    continue
+                if row[_FLAGS] != ACCEPT:
+                    start = self._end(data, start, at, row)
+                    ends.append(start)
+                    break
+                # The byte that ends this piece begins the next one.
+                ends.append(at)
+                start = at
+                row = begin[byte] or self._follow(begin, byte) or begin
+            else:
+                stable = min(stable, start)
+                ends_here = row[_FLAGS] & (ACCEPT | ACCEPT_AT_END)
+                start = n_bytes if ends_here else self._end(data, start, n_bytes, row)
+                ends.append(start)
+        return Cuts(ends, stable)
 
-    def _runs(self, data: bytes) -> tuple[list[int], list[int], list[int]]:
-        """Per run: byte offset of its last character, of its end, and its class."""
-        lead = np.flatnonzero((np.frombuffer(data, np.uint8) & 0xC0) != 0x80)
-        code_points = np.frombuffer(data.decode("utf-8").encode("utf-32-le"), "<u4")
-        kinds = self._kinds[np.searchsorted(self._changes, code_points, "right") - 1]
-        is_last = np.ones(len(kinds), np.bool_)
-        is_last[:-1] = kinds[1:] != kinds[:-1]
-        if self._isolates_numbers:
-            is_last |= kinds == NUMBER
-        (last,) = np.nonzero(is_last)
-        ends = np.append(lead[last[:-1] + 1], len(data))
-        return lead[last].tolist(), ends.tolist(), kinds[last].tolist()
+    def _end(self, data: bytes, start: int, dead_at: int, row: _Row) -> int:
+        """The end of the piece at `start`, whose run came to `dead_at` in the state of `row`, not its end."""
+        end = start
+        if dead_at > start:
+            # What counts is the state before the last character, which may be one that broke off.
+            end = _last_start(data, dead_at)
+            if not row[_FLAGS] & ACCEPT_BEFORE:
+                row = self._start
+                for byte in data[start:end]:
+                    row = row[byte]
+                if row[_FLAGS] & ACCEPT_BEFORE and end > start:
+                    end = _last_start(data, end)
+                elif not row[_FLAGS] & ACCEPT:
+                    end = self._remembered_end(data, start, end)
+        return end if end > start else _first_end(data, start)
+
+    def _remembered_end(self, data: bytes, start: int, stop: int) -> int:
+        """The end of the last match that the states up to `stop` report; `start` if they report none."""
+        end = char = start
+        row = self._start
+        for at in range(start, stop):
+            if data[at] & 0xC0 != 0x80:
+                char = at
+            row = row[data[at]]
+            if row[_FLAGS] & ACCEPT:
+                end = at + 1
+            elif row[_FLAGS] & ACCEPT_BEFORE:
+                end = char
+        return end
+
+    def _follow(self, row: _Row, byte: int) -> _Row:
+        """The row that `byte` leads to, written into `row`."""
+        if row[byte] is None:
+            row[byte] = self._row(self._goto[row[_STATE] * self._n_classes + self._classes[byte]])
+        following: _Row = row[byte]
+        return following
+
+    def _row(self, state: int) -> _Row:
+        row = self._rows.get(state)
+        if row is None:
+            row = self._rows[state] = [*[None] * 256, state, self._flags[state]]
+        return row
 
 
-def _contraction_bytes(data: bytes, at: int) -> int:
-    for letters in _CONTRACTIONS:
-        if data.startswith(letters, at):
-            return len(letters)
-    return 0
+def _last_start(data: bytes, end: int) -> int:
+    """Where the character that ends (or breaks off) at `end` begins."""
+    end -= 1
+    while end > 0 and data[end] & 0xC0 == 0x80:
+        end -= 1
+    return end
+
+
+def _first_end(data: bytes, start: int) -> int:
+    """Where the character at `start` ends."""
+    start += 1
+    while start < len(data) and data[start] & 0xC0 == 0x80:
+        start += 1
+    return start

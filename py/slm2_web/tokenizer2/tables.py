@@ -1,77 +1,183 @@
 """tokenizer.slm2tok: the tables of a byte-level BPE tokenizer, packed for use in place.
 
-    section  content
-    HEAD     u32[5]: n_tokens, n_merges, n_added, n_classes, index of the split pattern in SPLITS
-    OFFS     u32[n_tokens + 1]: where each token's bytes begin in BLOB
-    BLOB     the tokens' bytes, one after the other; an added token's are its marker's text
-    BYTE     u32[256]: id of the one-byte token, or NO_TOKEN
-    MERG     u32[n_merges, 3]: left id, right id, merged id; the row number is the rank
-    ADDT     u32[n_added, 2]: id, ascending; 1 if special (hidden by decode's "hide"), else 0
-    CLAS     u32[n_classes, 3]: first and last code point, class (split.py); ascending, disjoint
+The file is a container (container.py, version 2). Sections are aligned to 64 bytes and hold one array each,
+little-endian; every section is there, an empty one where there is nothing to say. Nothing is built at load
+time.
+
+    HEAD  u32[17]   the sizes of all the others, in this order:
+                      0 n_tokens            6 n_byte_classes   12 n_marker_classes
+                      1 n_merges            7 start_state      13 n_norm_blocks
+                      2 n_added             8 n_pair_slots     14 n_norm_records
+                      3 normalizer          9 n_word_slots     15 n_norm_decomposed
+                      4 split              10 max_word_bytes   16 n_norm_compositions
+                      5 n_states           11 n_marker_states
+                    normalizer: 0 the publisher has none; 1 NFC of Unicode 9.0; 2 as received, by choice,
+                    although the publisher normalizes. Only 1 changes text. split: index in SPLITS, for people
+
+  The vocabulary
+    OFFS  u32[n_tokens + 1]   where each token's bytes begin in BLOB; an id whose token has none has no token
+    BLOB  u8[]                the tokens' bytes, one after the other; an added token's are its marker's text
+    BYTE  u32[256]            id of the one-byte token, or NO_TOKEN
+    MERG  u32[n_merges]       by rank: the id that the merge makes
+    ADDT  u32[n_added, 2]     id, ascending; 1 if special (hidden by decode's "hide"), else 0
+
+  The merges as a double array: a trie of depth two over ids
+    PBAS  u32[n_tokens]           base of each left id, or NO_TOKEN
+    PSLT  u32[n_pair_slots, 2]    left id that owns the slot (NO_TOKEN: free), rank; each rank is in one slot
+          The pair (l, r) is in slot s = PBAS[l] + r, less n_pair_slots if that is as large or larger, if
+          PBAS[l] != NO_TOKEN and PSLT[s][0] == l; else it has no rank. PBAS[l] < n_pair_slots and r <
+          n_tokens <= n_pair_slots, so s is always a slot.
+
+  Tokens that the merges make of their own bytes: a shortcut for whole pieces, which never changes an id
+    WORD  u32[n_word_slots]
+          Open addressing, linear probing upwards and around; id + 1, or 0 for empty. The slot of a token is
+          FNV-1a (32 bits) of its bytes & (n_word_slots - 1), or the next free one. n_word_slots is a power of
+          two, at most 3/4 are used. No added token. No token is longer than max_word_bytes.
+
+  The added tokens' automaton (Aho-Corasick, complete): special.py says how it is used
+    MCLS  u8[256]                                  byte -> class, below n_marker_classes
+    MGTO  u16[n_marker_states, n_marker_classes]   next state; state 0 is the root
+    MEND  u32[n_marker_states, 3]
+          id + 1 of the longest marker that ends in this state (0: none), its length in bytes, depth of the
+          state (bytes read that may still be the beginning of a marker)
+
+  The split automaton: split.py says how it is used
+    SCLS  u8[256]                         byte -> class, below n_byte_classes
+    SNXT  u16[n_states, n_byte_classes]   next state; state 0 is dead: no match continues
+    SFLG  u8[n_states]
+          ACCEPT 1: a match ends after the byte just taken. ACCEPT_BEFORE 2: a match ends before the character
+          just taken. ACCEPT_AT_END 4: a match ends here if the text does. With ACCEPT there is no other flag,
+          and the start state has none.
+
+  NFC (empty but for normalizer 1): normalize.py says how it is used
+    NIDX  u16[8704]                     code point >> 7 -> block
+    NBLK  u16[n_norm_blocks, 128]       block, code point & 127 -> record
+    NREC  u32[n_norm_records, 2]
+          First word: bits 0-7 combining class; bit 8 NFC quick check is No or Maybe; bits 16-23 number of
+          code points of the full canonical decomposition (0: none). Second word: where that begins in NDEC.
+          Record 0 is all 0. Hangul is algorithmic: syllables (U+AC00..U+D7A3) have record 0, jamo V and T
+          have bit 8.
+    NDEC  u32[n_norm_decomposed]        code points
+    NCMP  u32[n_norm_compositions, 3]   first, second, composed; ascending by (first, second)
 
 What `parse` accepts has these properties, which the code that uses the tables relies on:
 
-- Every merge concatenates: bytes(left) + bytes(right) == bytes(merged). With BYTE checked alike, encoding
-  cannot change the text: decode(encode(b)) == b.
-- No one-byte token and no part or result of a merge is an added token. So the merges can never give a
-  control id, whatever the text.
+- Every index stays in its table, whatever the text.
+- Every merge concatenates: bytes(left) + bytes(right) == bytes(merged). With BYTE and WORD alike, encoding
+  cannot change the (normalized) text: decode(encode(b)) == b.
+- No one-byte token, no word and no part or result of a merge is an added token. So text that is not trusted
+  can never give a control id.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slm2_web import container
 
-SPLITS = ("gpt-2", "smollm")
-CLASS_NAMES = ("other", "letter", "number", "whitespace")
+SPLITS = ("gpt-2", "smollm", "qwen2", "llama-bpe", "qwen35")
+Normalizer = Literal["none", "nfc-9.0", "as-received"]
+NORMALIZERS: tuple[Normalizer, ...] = ("none", "nfc-9.0", "as-received")
+
 NO_TOKEN = 0xFFFFFFFF
 MAX_TOKENS = 1 << 20
 MAX_TOKEN_BYTES = 1 << 16
-MAX_CODE_POINT = 0x10FFFF
+MAX_STATES = 1 << 16
+MAX_SLOTS = 1 << 22
+ACCEPT, ACCEPT_BEFORE, ACCEPT_AT_END = 1, 2, 4
+DEAD = 0
 
-_ROWS_AT_ONCE = 1 << 12  # bounds the memory that the check of the merges takes
+BLOCK_SHIFT = 7
+N_NORM_INDEX = 0x110000 >> BLOCK_SHIFT
+CCC_MASK, NOT_QUICK, LENGTH_SHIFT, LENGTH_MASK = 0xFF, 1 << 8, 16, 0xFF
+MAX_DECOMPOSED = 18  # code points; the longest of Unicode 9.0 has 4
 
+FNV_OFFSET, FNV_PRIME = 0x811C9DC5, 0x01000193
+
+_NEVER_IN_UTF8 = [0xC0, 0xC1, *range(0xF5, 0x100)]
+_HEAD_FIELDS = (
+    "n_tokens", "n_merges", "n_added", "normalizer", "split", "n_states", "n_byte_classes", "start_state",
+    "n_pair_slots", "n_word_slots", "max_word_bytes", "n_marker_states", "n_marker_classes", "n_norm_blocks",
+    "n_norm_records", "n_norm_decomposed", "n_norm_compositions",
+)  # fmt: skip
+
+Places = NDArray[np.intp]
 Ids = NDArray[np.uint32]
+Bytes = NDArray[np.uint8]
+Shorts = NDArray[np.uint16]
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The checked tables. Arrays are u32 and read-only; `blob` holds the tokens' bytes."""
+    """The checked tables, read-only, where they lie. Shapes are those of the sections above."""
 
+    normalizer: Normalizer
     split: str
     offsets: Ids
     blob: bytes | memoryview
     byte_ids: Ids
-    merges: Ids
+    merged: Ids
     added: Ids
-    classes: Ids
+    pair_base: Ids
+    pair_slots: Ids
+    words: Ids
+    max_word_bytes: int
+    marker_classes: Bytes
+    marker_goto: Shorts
+    marker_ends: Ids
+    start_state: int
+    split_classes: Bytes
+    split_next: Shorts
+    split_flags: Bytes
+    norm_index: Shorts
+    norm_blocks: Shorts
+    norm_records: Ids
+    norm_decomposed: Ids
+    norm_compositions: Ids
+
+    @property
+    def n_tokens(self) -> int:
+        """How many ids have a token."""
+        return len(self.offsets) - 1
 
 
 def pack(tables: Tables) -> bytes:
     """tokenizer.slm2tok for `tables`; reads back by `parse`, which is run here as a check."""
     head = (
-        len(tables.offsets) - 1,
-        len(tables.merges),
-        len(tables.added),
-        len(tables.classes),
-        SPLITS.index(tables.split),
-    )
-    data = container.write(
-        {
-            "HEAD": _u32_bytes(np.array(head)),
-            "OFFS": _u32_bytes(tables.offsets),
-            "BLOB": bytes(tables.blob),
-            "BYTE": _u32_bytes(tables.byte_ids),
-            "MERG": _u32_bytes(tables.merges),
-            "ADDT": _u32_bytes(tables.added),
-            "CLAS": _u32_bytes(tables.classes),
-        }
-    )
+        tables.n_tokens, len(tables.merged), len(tables.added), NORMALIZERS.index(tables.normalizer),
+        SPLITS.index(tables.split), *tables.split_next.shape, tables.start_state, len(tables.pair_slots),
+        len(tables.words), tables.max_word_bytes, *tables.marker_goto.shape, len(tables.norm_blocks),
+        len(tables.norm_records), len(tables.norm_decomposed), len(tables.norm_compositions),
+    )  # fmt: skip
+    u8, u16, u32 = np.dtype("u1"), np.dtype("<u2"), np.dtype("<u4")
+    arrays: dict[str, tuple[NDArray[Any], np.dtype[Any]]] = {
+        "OFFS": (tables.offsets, u32),
+        "BLOB": (np.frombuffer(tables.blob, u8), u8),
+        "BYTE": (tables.byte_ids, u32),
+        "MERG": (tables.merged, u32),
+        "ADDT": (tables.added, u32),
+        "PBAS": (tables.pair_base, u32),
+        "PSLT": (tables.pair_slots, u32),
+        "WORD": (tables.words, u32),
+        "MCLS": (tables.marker_classes, u8),
+        "MGTO": (tables.marker_goto, u16),
+        "MEND": (tables.marker_ends, u32),
+        "SCLS": (tables.split_classes, u8),
+        "SNXT": (tables.split_next, u16),
+        "SFLG": (tables.split_flags, u8),
+        "NIDX": (tables.norm_index, u16),
+        "NBLK": (tables.norm_blocks, u16),
+        "NREC": (tables.norm_records, u32),
+        "NDEC": (tables.norm_decomposed, u32),
+        "NCMP": (tables.norm_compositions, u32),
+    }
+    sections = {"HEAD": np.array(head, u32).tobytes()}
+    sections.update({tag: values.astype(kind).tobytes() for tag, (values, kind) in arrays.items()})
+    data = container.write(sections)
     parse(data)
     return data
 
@@ -81,117 +187,247 @@ def parse(data: bytes | memoryview) -> Tables:
 
     Raises: FormatError `format.tokenizer_file`.
     """
-    sections = container.read(data)
-    expected = {"HEAD", "OFFS", "BLOB", "BYTE", "MERG", "ADDT", "CLAS"}
-    if set(sections) != expected:
-        raise container.damaged("sections", " ".join(sections), " ".join(sorted(expected)))
-    n_tokens, n_merges, n_added, n_classes, split = _u32(sections, "HEAD", 5).tolist()
-    for name, count in (("n_tokens", n_tokens), ("n_merges", n_merges), ("n_classes", n_classes)):
-        if not 1 <= count <= MAX_TOKENS:
-            raise container.damaged(f"HEAD {name}", str(count), f"1 to {MAX_TOKENS}")
-    if n_added > n_tokens:
-        raise container.damaged("HEAD n_added", str(n_added), f"at most {n_tokens}")
-    if split >= len(SPLITS):
-        raise container.damaged("HEAD split", str(split), f"0 to {len(SPLITS) - 1}")
+    sections = container.read(data, alignment=container.ALIGNMENT_BYTES)
+    if tuple(sections) != _TAGS:
+        raise container.damaged("sections", " ".join(sections), " ".join(_TAGS))
+    n = dict(zip(_HEAD_FIELDS, _array(sections, "HEAD", "<u4", len(_HEAD_FIELDS)).tolist(), strict=True))
+    for field, (least, most) in _LIMITS.items():
+        if not least <= n[field] <= most:
+            raise container.damaged(f"HEAD {field}", str(n[field]), f"{least} to {most}")
+    normalizer = NORMALIZERS[n["normalizer"]]
     tables = Tables(
-        split=SPLITS[split],
-        offsets=_u32(sections, "OFFS", n_tokens + 1),
+        normalizer=normalizer,
+        split=SPLITS[n["split"]],
+        offsets=_array(sections, "OFFS", "<u4", n["n_tokens"] + 1),
         blob=sections["BLOB"],
-        byte_ids=_u32(sections, "BYTE", 256),
-        merges=_u32(sections, "MERG", n_merges, 3),
-        added=_u32(sections, "ADDT", n_added, 2),
-        classes=_u32(sections, "CLAS", n_classes, 3),
+        byte_ids=_array(sections, "BYTE", "<u4", 256),
+        merged=_array(sections, "MERG", "<u4", n["n_merges"]),
+        added=_array(sections, "ADDT", "<u4", n["n_added"], 2),
+        pair_base=_array(sections, "PBAS", "<u4", n["n_tokens"]),
+        pair_slots=_array(sections, "PSLT", "<u4", n["n_pair_slots"], 2),
+        words=_array(sections, "WORD", "<u4", n["n_word_slots"]),
+        max_word_bytes=n["max_word_bytes"],
+        marker_classes=_array(sections, "MCLS", "u1", 256),
+        marker_goto=_array(sections, "MGTO", "<u2", n["n_marker_states"], n["n_marker_classes"]),
+        marker_ends=_array(sections, "MEND", "<u4", n["n_marker_states"], 3),
+        start_state=n["start_state"],
+        split_classes=_array(sections, "SCLS", "u1", 256),
+        split_next=_array(sections, "SNXT", "<u2", n["n_states"], n["n_byte_classes"]),
+        split_flags=_array(sections, "SFLG", "u1", n["n_states"]),
+        norm_index=_array(sections, "NIDX", "<u2", N_NORM_INDEX if normalizer == "nfc-9.0" else 0),
+        norm_blocks=_array(sections, "NBLK", "<u2", n["n_norm_blocks"], 1 << BLOCK_SHIFT),
+        norm_records=_array(sections, "NREC", "<u4", n["n_norm_records"], 2),
+        norm_decomposed=_array(sections, "NDEC", "<u4", n["n_norm_decomposed"]),
+        norm_compositions=_array(sections, "NCMP", "<u4", n["n_norm_compositions"], 3),
     )
     _check_offsets(tables)
     is_added = _check_added(tables)
     _check_byte_ids(tables, is_added)
     _check_merges(tables, is_added)
-    _check_classes(tables)
+    _check_words(tables, is_added)
+    _check_markers(tables)
+    _check_split(tables)
+    _check_norm(tables)
     return tables
+
+
+_TAGS = (
+    "HEAD", "OFFS", "BLOB", "BYTE", "MERG", "ADDT", "PBAS", "PSLT", "WORD", "MCLS",
+    "MGTO", "MEND", "SCLS", "SNXT", "SFLG", "NIDX", "NBLK", "NREC", "NDEC", "NCMP",
+)  # fmt: skip
+_LIMITS = {
+    "n_tokens": (1, MAX_TOKENS),
+    "n_merges": (1, MAX_TOKENS),
+    "n_added": (0, MAX_TOKENS),
+    "normalizer": (0, len(NORMALIZERS) - 1),
+    "split": (0, len(SPLITS) - 1),
+    "n_states": (2, MAX_STATES),
+    "n_byte_classes": (1, 256),
+    "start_state": (1, MAX_STATES - 1),
+    "n_pair_slots": (1, MAX_SLOTS),
+    "n_word_slots": (1, MAX_SLOTS),
+    "max_word_bytes": (0, MAX_TOKEN_BYTES),
+    "n_marker_states": (1, MAX_STATES),
+    "n_marker_classes": (1, 256),
+    "n_norm_blocks": (0, N_NORM_INDEX),
+    "n_norm_records": (0, MAX_STATES),
+    "n_norm_decomposed": (0, MAX_STATES),
+    "n_norm_compositions": (0, MAX_STATES),
+}
 
 
 def _check_offsets(tables: Tables) -> None:
     offsets = tables.offsets
-    sizes = np.diff(offsets.astype(np.int64))
     if offsets[0] != 0 or offsets[-1] != len(tables.blob):
         raise container.damaged("OFFS", f"{offsets[0]} to {offsets[-1]}", f"0 to {len(tables.blob)}")
-    if sizes.min() < 1 or sizes.max() > MAX_TOKEN_BYTES:
-        raise container.damaged("OFFS", "a token's size out of range", f"1 to {MAX_TOKEN_BYTES} bytes")
+    sizes = np.diff(offsets)  # of u32: a descent is a huge size
+    if sizes.max() > MAX_TOKEN_BYTES:
+        raise container.damaged("OFFS", "a token's size out of range", f"up to {MAX_TOKEN_BYTES} bytes")
 
 
 def _check_added(tables: Tables) -> NDArray[np.bool_]:
-    n_tokens = len(tables.offsets) - 1
     ids, special = tables.added[:, 0].astype(np.int64), tables.added[:, 1]
-    if np.any(ids >= n_tokens) or np.any(np.diff(ids) <= 0):
-        raise container.damaged("ADDT", "ids out of range or order", f"ascending ids below {n_tokens}")
+    if np.any(ids >= tables.n_tokens) or np.any(np.diff(ids) <= 0):
+        raise container.damaged("ADDT", "ids out of range or order", f"ascending ids below {tables.n_tokens}")
     if np.any(special > 1):
         raise container.damaged("ADDT", "an unknown flag", "0 or 1")
     markers = {bytes(tables.blob[tables.offsets[i] : tables.offsets[i + 1]]) for i in ids.tolist()}
-    if len(markers) != len(ids):
-        raise container.damaged("ADDT", "a marker twice", "each marker once")
-    is_added = np.zeros(n_tokens, np.bool_)
+    if len(markers) != len(ids) or b"" in markers:
+        raise container.damaged("ADDT", "a marker twice, or an empty one", "each marker once")
+    is_added = np.zeros(tables.n_tokens, np.bool_)
     is_added[ids] = True
     return is_added
 
 
 def _check_byte_ids(tables: Tables, is_added: NDArray[np.bool_]) -> None:
     (byte_values,) = np.nonzero(tables.byte_ids != NO_TOKEN)
-    ids = tables.byte_ids[byte_values].astype(np.int64)
-    if np.any(ids >= len(is_added)) or np.any(is_added[ids]):
+    ids = tables.byte_ids[byte_values].astype(np.intp)
+    if np.any(tables.byte_ids[byte_values] >= len(is_added)) or np.any(is_added[ids]):
         raise container.damaged("BYTE", "an id out of range or of an added token", "ids of ordinary tokens")
     starts = tables.offsets[ids]
     one_byte = tables.offsets[ids + 1] - starts == 1
     if not np.all(one_byte) or np.any(np.frombuffer(tables.blob, np.uint8)[starts] != byte_values):
         raise container.damaged("BYTE", "a token of other bytes", "tokens of just that byte")
+    # NFC makes bytes that the text did not have; those of UTF-8 are all but C0, C1 and F5 to FF.
+    if tables.normalizer == "nfc-9.0" and np.any(np.delete(tables.byte_ids, _NEVER_IN_UTF8) == NO_TOKEN):
+        raise container.damaged(
+            "BYTE", "no token for a byte of UTF-8", "one for each, as the file normalizes"
+        )
 
 
 def _check_merges(tables: Tables, is_added: NDArray[np.bool_]) -> None:
-    n_tokens = len(is_added)
-    if np.any(tables.merges >= n_tokens):
-        raise container.damaged("MERG", "an id out of range", f"ids below {n_tokens}")
-    if np.any(is_added[tables.merges]):
+    base, slots = tables.pair_base, tables.pair_slots
+    if len(slots) < tables.n_tokens or np.any((base >= len(slots)) & (base != NO_TOKEN)):
+        raise container.damaged("PBAS", "a base out of range", f"below {len(slots)} slots, or none")
+    (used,) = np.nonzero(slots[:, 0] != NO_TOKEN)
+    if len(used) != len(tables.merged):
+        raise container.damaged("PSLT", f"{len(used)} pairs", f"{len(tables.merged)}, one for each merge")
+    left, rank = slots[used].T
+    if np.any(left >= tables.n_tokens) or np.any(base[left] == NO_TOKEN):
+        raise container.damaged("PSLT", "an owner without a row", "a token that has a base")
+    if np.any(rank >= len(used)) or np.any(np.bincount(rank, minlength=len(used)) != 1):
+        raise container.damaged("PSLT", "ranks that are not one each", "each rank of MERG once")
+    right = used - base[left].astype(np.intp)
+    right += len(slots) * (right < 0)
+    merged = tables.merged[rank]
+    if np.any(right >= tables.n_tokens) or np.any(merged >= tables.n_tokens):
+        raise container.damaged("MERG", "an id out of range", f"ids below {tables.n_tokens}")
+    if np.any(is_added[left]) or np.any(is_added[right]) or np.any(is_added[merged]):
         raise container.damaged("MERG", "an added token", "ordinary tokens")
-    pairs = tables.merges[:, 0].astype(np.int64) * n_tokens + tables.merges[:, 1]
-    if len(np.unique(pairs)) != len(pairs):
-        raise container.damaged("MERG", "a pair twice", "each pair once")
-    blob = np.frombuffer(tables.blob, np.uint8)
-    for first in range(0, len(tables.merges), _ROWS_AT_ONCE):
-        _check_concatenation(tables.merges[first : first + _ROWS_AT_ONCE], tables.offsets, blob)
-
-
-def _check_concatenation(merges: Ids, offsets: Ids, blob: NDArray[np.uint8]) -> None:
-    starts = offsets[merges].astype(np.intp)  # 32 bits wide in WebAssembly
-    sizes = offsets[merges + 1].astype(np.intp) - starts
-    if np.any(sizes[:, 0] + sizes[:, 1] != sizes[:, 2]):
+    starts = tables.offsets[:-1].astype(np.intp)
+    sizes = tables.offsets[1:] - starts
+    if np.any(sizes[left] + sizes[right] != sizes[merged]) or not sizes[left].all() or not sizes[right].all():
         raise container.damaged("MERG", "a result of another length", "the length of its two parts")
-    # For every byte of every result: its row, its place there, and the byte of the part that it comes from.
-    row = np.repeat(np.arange(len(merges)), sizes[:, 2])
-    at = np.arange(len(row)) - (np.cumsum(sizes[:, 2]) - sizes[:, 2])[row]
-    left = sizes[row, 0]
-    source = np.where(at < left, starts[row, 0] + at, starts[row, 1] + at - left)
-    if np.any(blob[source] != blob[starts[row, 2] + at]):
-        raise container.damaged("MERG", "a result of other bytes", "the bytes of its two parts")
+    words = _words_at_each_byte(tables.blob)
+    for part, at in ((left, starts[merged]), (right, starts[merged] + sizes[left])):
+        if not _are_equal(words, starts[part], at, sizes[part]):
+            raise container.damaged("MERG", "a result of other bytes", "the bytes of its two parts")
 
 
-def _check_classes(tables: Tables) -> None:
-    first, last, kind = tables.classes.astype(np.int64).T
-    if np.any(first > last) or np.any(first[1:] <= last[:-1]) or last[-1] > MAX_CODE_POINT:
-        raise container.damaged("CLAS", "ranges out of order", f"ascending, disjoint, up to {MAX_CODE_POINT}")
-    if np.any(kind >= len(CLASS_NAMES)):
-        raise container.damaged("CLAS", "an unknown class", f"below {len(CLASS_NAMES)}")
+def _words_at_each_byte(blob: bytes | memoryview) -> NDArray[np.uint64]:
+    """u64[len(blob)]: the eight bytes from each place on, with zeros after the end."""
+    padded = np.frombuffer(bytes(blob) + bytes(8), np.uint8)
+    return np.ndarray((len(blob),), "<u8", padded.data, strides=(1,))
 
 
-def int_view(values: Ids) -> memoryview[int]:
+def _are_equal(words: NDArray[np.uint64], first: Places, second: Places, sizes: Places) -> bool:
+    """Whether the bytes at `first` are those at `second`, pair by pair, `sizes` of them."""
+    while len(sizes):
+        unused_bits = np.maximum(64 - 8 * sizes, 0).astype(np.uint64)
+        if np.any((words[first] ^ words[second]) << unused_bits):
+            return False
+        (longer,) = np.nonzero(sizes > 8)
+        first, second, sizes = first[longer] + 8, second[longer] + 8, sizes[longer] - 8
+    return True
+
+
+def _check_words(tables: Tables, is_added: NDArray[np.bool_]) -> None:
+    n_slots = len(tables.words)
+    (used,) = np.nonzero(tables.words)
+    if n_slots & (n_slots - 1) or len(used) * 4 > n_slots * 3:
+        raise container.damaged("WORD", f"{len(used)} of {n_slots} slots", "at most 3/4 of a power of two")
+    ids = tables.words[used] - 1
+    if np.any(ids >= len(is_added)) or np.any(is_added[ids]):
+        raise container.damaged("WORD", "an id out of range or of an added token", "ids of ordinary tokens")
+    sizes = tables.offsets[ids + 1] - tables.offsets[ids]
+    if np.any(sizes > tables.max_word_bytes) or not sizes.all():
+        raise container.damaged("WORD", "a token of another size", f"1 to {tables.max_word_bytes} bytes")
+
+
+def _check_markers(tables: Tables) -> None:
+    n_states, n_classes = tables.marker_goto.shape
+    if tables.marker_classes.max() >= n_classes or tables.marker_goto.max() >= n_states:
+        raise container.damaged(
+            "MGTO", "a class or state out of range", f"{n_classes} classes, {n_states} states"
+        )
+    id_plus_1, length, depth = tables.marker_ends.astype(np.int64).T
+    (ends,) = np.nonzero(id_plus_1)
+    ids = id_plus_1[ends] - 1
+    if not np.isin(ids, tables.added[:, 0]).all() or set(tables.added[:, 0].tolist()) - set(ids.tolist()):
+        raise container.damaged(
+            "MEND", "an id that is no added token, or one that is missing", "each of ADDT"
+        )
+    sizes = np.diff(tables.offsets.astype(np.int64))[ids]
+    # Each byte makes the state at most one deeper, so a marker that ends in a state was read by then.
+    deepest = depth[tables.marker_goto].max(axis=1)
+    if (
+        np.any(length[ends] != sizes)
+        or np.any(length > depth)
+        or depth[0] != 0
+        or np.any(deepest > depth + 1)
+    ):
+        raise container.damaged("MEND", "lengths or depths that do not fit", "those of the markers")
+
+
+def _check_split(tables: Tables) -> None:
+    n_states, n_classes = tables.split_next.shape
+    if tables.split_classes.max() >= n_classes or tables.split_next.max() >= n_states:
+        raise container.damaged(
+            "SNXT", "a class or state out of range", f"{n_classes} classes, {n_states} states"
+        )
+    if tables.start_state >= n_states or np.any(tables.split_next[DEAD]) or tables.split_flags[DEAD]:
+        raise container.damaged("SNXT", "a dead state that lives, or no start state", "state 0 dead")
+    flags = tables.split_flags
+    if not np.isin(flags, (0, ACCEPT, ACCEPT_BEFORE, ACCEPT_AT_END, ACCEPT_BEFORE | ACCEPT_AT_END)).all():
+        raise container.damaged("SFLG", "unknown flags", "0, 1, 2, 4, 6")
+    if flags[tables.start_state]:
+        raise container.damaged("SFLG", "a match of nothing", "0 for the start state")
+
+
+def _check_norm(tables: Tables) -> None:
+    records, decomposed = tables.norm_records, tables.norm_decomposed
+    if tables.normalizer != "nfc-9.0":
+        if len(tables.norm_blocks) or len(records) or len(decomposed) or len(tables.norm_compositions):
+            raise container.damaged("NREC", "tables", "none for this normalizer")
+        return
+    if not len(tables.norm_blocks) or tables.norm_index.max() >= len(tables.norm_blocks):
+        raise container.damaged("NIDX", "a block out of range", f"below {len(tables.norm_blocks)}")
+    if not len(records) or tables.norm_blocks.max() >= len(records):
+        raise container.damaged("NBLK", "a record out of range", f"below {len(records)}")
+    length, start = records[:, 0] >> LENGTH_SHIFT, records[:, 1].astype(np.int64)
+    if np.any(records[0]) or np.any(length > MAX_DECOMPOSED) or np.any(start + length > len(decomposed)):
+        raise container.damaged(
+            "NREC", "a decomposition out of range", f"within {len(decomposed)} code points"
+        )
+    for tag, values in (("NDEC", decomposed), ("NCMP", tables.norm_compositions)):
+        if np.any(values > 0x10FFFF) or np.any((values >= 0xD800) & (values < 0xE000)):
+            raise container.damaged(tag, "a value that is no character", "code points but surrogates")
+    pairs = tables.norm_compositions[:, 0].astype(np.int64) << 32 | tables.norm_compositions[:, 1]
+    if np.any(np.diff(pairs) <= 0):
+        raise container.damaged("NCMP", "pairs out of order", "ascending pairs")
+
+
+def int_view(values: NDArray[Any]) -> memoryview[int]:
     """`values` indexed to Python integers, without the size of a list or the slowness of numpy's scalars."""
-    return np.ascontiguousarray(values).data.cast("B").cast("I")
+    raw = np.ascontiguousarray(values).data.cast("B")
+    if values.itemsize == 1:
+        return raw
+    return raw.cast("H") if values.itemsize == 2 else raw.cast("I")
 
 
-def _u32(sections: dict[str, memoryview], tag: str, *shape: int) -> Ids:
-    size = 4 * int(np.prod(shape, dtype=np.int64))
+def _array(sections: dict[str, memoryview], tag: str, kind: str, *shape: int) -> NDArray[Any]:
+    dtype = np.dtype(kind)
+    size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
     if len(sections[tag]) != size:
         raise container.damaged(tag, f"{len(sections[tag])} bytes", f"{size}")
-    return np.frombuffer(sections[tag], "<u4").astype(np.uint32, copy=False).reshape(shape)
-
-
-def _u32_bytes(values: NDArray[Any]) -> bytes:
-    return values.astype("<u4").tobytes()
+    return np.frombuffer(sections[tag], dtype).astype(dtype.newbyteorder("="), copy=False).reshape(shape)

@@ -1,25 +1,27 @@
 """Runs -> ids, and ids -> bytes: the tokenizer of one model.
 
-    runs -special.py-> spans -split.py-> pieces -merge.py-> ids
+    runs -special.py-> spans -normalize.py-> text -split.py-> pieces -merge.py-> ids
 
-The tables are used where they lie (tables.py). What is built from them at load time is small; the table of
-merges, the one larger thing, is built by the first `encode`.
+The tables are used where they lie (tables.py). What is built from them is small, and only when first needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 
 from slm2_web.errors import FormatError, InputError
 from slm2_web.tokenizer2.merge import Merger
+from slm2_web.tokenizer2.normalize import Normalizer
 from slm2_web.tokenizer2.runs import Control, Run, Trusted, Untrusted
 from slm2_web.tokenizer2.special import AddedTokens
 from slm2_web.tokenizer2.split import Splitter
 from slm2_web.tokenizer2.tables import NO_TOKEN, Tables, int_view, parse
+from slm2_web.tokenizer2.words import Words
 
 # Pieces whose ids are remembered: words recur. Cleared when full, which keeps it bounded and simple.
 CACHE_PIECES = 1 << 14
@@ -27,7 +29,7 @@ CACHE_PIECE_BYTES = 64
 
 
 class Tokenizer:
-    """A byte-level BPE tokenizer. `n_tokens`: ids 0..n_tokens-1 have a token."""
+    """A byte-level BPE tokenizer. `n_tokens`: ids from there on have no token."""
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> Tokenizer:
@@ -39,25 +41,41 @@ class Tokenizer:
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
-        self.n_tokens: int = len(tables.offsets) - 1
+        self.n_tokens: int = tables.n_tokens
         self._offsets = int_view(tables.offsets)
         self._special: dict[int, bool] = {
             token_id: bool(special) for token_id, special in tables.added.tolist()
         }
         self._markers: dict[bytes, int] = {self._bytes_at(token_id): token_id for token_id in self._special}
-        self._added = AddedTokens(self._markers)
         self._byte_ids: list[int] = tables.byte_ids.tolist()
         (known,) = np.nonzero(tables.byte_ids != NO_TOKEN)
         self._known_bytes = bytes(known.tolist())
         self._cache: dict[bytes, list[int]] = {}
 
     @cached_property
-    def _splitter(self) -> Splitter:
-        return Splitter(self._tables.split, self._tables.classes)
+    def added_tokens(self) -> AddedTokens:
+        """What finds markers in trusted text."""
+        return AddedTokens(self._tables.marker_classes, self._tables.marker_goto, self._tables.marker_ends)
+
+    @cached_property
+    def normalizer(self) -> Normalizer | None:
+        """What normalizes text; None where it is used as received."""
+        return Normalizer(self._tables) if self._tables.normalizer == "nfc-9.0" else None
+
+    @cached_property
+    def splitter(self) -> Splitter:
+        """What cuts text into pieces."""
+        tables = self._tables
+        return Splitter(tables.start_state, tables.split_classes, tables.split_next, tables.split_flags)
+
+    @cached_property
+    def _words(self) -> Words:
+        tables = self._tables
+        return Words(tables.words, tables.max_word_bytes, tables.offsets, tables.blob)
 
     @cached_property
     def _merger(self) -> Merger:
-        return Merger(self._tables.merges, self.n_tokens)
+        return Merger(self._tables.pair_base, self._tables.pair_slots, self._tables.merged)
 
     def encode(self, runs: Iterable[Run]) -> list[int]:
         """The ids of `runs`. Text between two controls is encoded as one string, whatever its parts' trust.
@@ -72,8 +90,7 @@ class Tokenizer:
             if isinstance(run, Control):
                 self._encode_texts(texts, ids)
                 texts.clear()
-                if run.id not in self._special:
-                    raise _token_id_error(run.id, index, "the id of a control token")
+                self._check_control(run, index)
                 ids.append(run.id)
             else:
                 self._check_text(run, index)
@@ -88,19 +105,37 @@ class Tokenizer:
         """
         parts = []
         for index, token_id in enumerate(ids):
-            if not self._has_token(token_id):
-                raise _token_id_error(token_id, index, f"0 to {self.n_tokens - 1}")
+            self._check_id(token_id, index)
             if special == "show" or not self._special.get(token_id, False):
                 parts.append(self._bytes_at(token_id))
         return b"".join(parts)
+
+    def decode_parts(self, ids: Iterable[int]) -> list[bytes | Control]:
+        """`ids` as text and controls: the bytes between added tokens, and each added token as its id.
+
+        Raises: InputError `input.token_id` with the position in `ids`.
+        """
+        parts: list[bytes | Control] = []
+        text: list[bytes] = []
+        for index, token_id in enumerate(ids):
+            self._check_id(token_id, index)
+            if token_id not in self._special:
+                text.append(self._bytes_at(token_id))
+                continue
+            if text:
+                parts.append(b"".join(text))
+                text.clear()
+            parts.append(Control(token_id))
+        if text:
+            parts.append(b"".join(text))
+        return parts
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes of one token; of a control token, its marker's text.
 
         Raises: InputError `input.token_id`.
         """
-        if not self._has_token(token_id):
-            raise _token_id_error(token_id, 0, f"0 to {self.n_tokens - 1}")
+        self._check_id(token_id, 0)
         return self._bytes_at(token_id)
 
     def is_control(self, token_id: int) -> bool:
@@ -123,21 +158,41 @@ class Tokenizer:
         return token_id
 
     def _encode_texts(self, texts: list[tuple[bytes, bool]], ids: list[int]) -> None:
-        for span in self._added.scan(texts):
+        for span in self.added_tokens.scan(texts) if texts else ():
             if isinstance(span, int):
                 ids.append(span)
             else:
-                for piece in self._splitter.split(span):
-                    ids += self._cache.get(piece) or self._encode_piece(piece)
+                self._encode_span(span, ids)
+
+    def _encode_span(self, span: bytes, ids: list[int]) -> None:
+        text = self.normalizer.normalize(span) if self.normalizer else span
+        ids += self.encode_pieces(text, self.splitter.cuts(text).ends)
+
+    def encode_pieces(self, text: bytes, ends: list[int]) -> list[int]:
+        """The ids of the pieces of `text` between neighbouring `ends`."""
+        ids: list[int] = []
+        known = self._cache.get
+        for start, end in pairwise(ends):
+            piece = text[start:end]
+            ids += known(piece) or self._encode_piece(piece)
+        return ids
 
     def _encode_piece(self, piece: bytes) -> list[int]:
-        byte_ids = self._byte_ids
-        ids = self._merger.merge([byte_ids[byte] for byte in piece])
+        token_id = self._words.find(piece)
+        if token_id is not None:
+            ids = [token_id]
+        else:
+            byte_ids = self._byte_ids
+            ids = self._merger.merge([byte_ids[byte] for byte in piece])
         if len(piece) <= CACHE_PIECE_BYTES:
             if len(self._cache) >= CACHE_PIECES:
                 self._cache.clear()
             self._cache[piece] = ids
         return ids
+
+    def _check_control(self, run: Control, index: int) -> None:
+        if run.id not in self._special:
+            raise _token_id_error(run.id, index, "the id of a control token")
 
     def _check_text(self, run: Trusted | Untrusted, index: int) -> None:
         try:
@@ -157,8 +212,11 @@ class Tokenizer:
                 {"run": index, "offset_bytes": offset, "byte": unknown[0]},
             )
 
-    def _has_token(self, token_id: int) -> bool:
-        return isinstance(token_id, int) and 0 <= token_id < self.n_tokens
+    def _check_id(self, token_id: int, index: int) -> None:
+        if not isinstance(token_id, int) or not 0 <= token_id < self.n_tokens:
+            raise _token_id_error(token_id, index, f"0 to {self.n_tokens - 1}")
+        if self._offsets[token_id] == self._offsets[token_id + 1]:
+            raise _token_id_error(token_id, index, "an id that has a token")
 
     def _bytes_at(self, token_id: int) -> bytes:
         return bytes(self._tables.blob[self._offsets[token_id] : self._offsets[token_id + 1]])

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from slm2_web.compile.gguf import read_gguf
-from slm2_web.compile.tokenizer import byte_alphabet, compile_gguf_tokenizer
+from slm2_web.compile.tokenizer import compile_gguf_tokenizer
+from slm2_web.compile.vocabulary import byte_alphabet
 from slm2_web.errors import FormatError
 from slm2_web.tokenizer2.runs import Trusted, Untrusted
 from slm2_web.tokenizer2.tables import parse
@@ -39,7 +40,7 @@ def test_the_real_model(smollm2_gguf: Path, packed_smollm2: Path, smollm2_metada
     assert data == (packed_smollm2 / "tokenizer.slm2tok").read_bytes()
     assert data == compile_gguf_tokenizer(as_gguf(smollm2_metadata))
     tables = parse(data)
-    assert (len(tables.offsets) - 1, len(tables.merges), len(tables.added)) == (49_152, 48_900, 17)
+    assert (tables.n_tokens, len(tables.merged), len(tables.added)) == (49_152, 48_900, 17)
     missing = np.flatnonzero(tables.byte_ids == 0xFFFFFFFF).tolist()
     controls = [0x04, 0x06, 0x13, 0x14, 0x16, 0x1D]
     assert missing == [*controls, 0xC0, 0xC1, 0xF1, 0xF2, *range(0xF5, 0x100)]
@@ -112,7 +113,7 @@ def test_bytes_that_text_does_not_need_may_be_missing() -> None:
 CHANGES: dict[str, tuple[str, object]] = {
     "another model": ("model", "llama"),
     "no model": ("model", None),
-    "another pre-tokenizer": ("pre", "llama-bpe"),
+    "another pre-tokenizer": ("pre", "llama-v3"),
     "no pre-tokenizer": ("pre", None),
     "a list for a name": ("pre", ["smollm"]),
     "beginning of text added": ("add_bos_token", True),

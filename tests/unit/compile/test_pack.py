@@ -50,6 +50,11 @@ def unfused(manifest: Manifest, tensors: dict[str, Floats]) -> dict[str, Floats]
             result |= {f"{layer}.attn_{x}": part for x, part in zip("qkv", parts, strict=True)}
         elif last == "ffn_gate_up":
             result[f"{layer}.ffn_gate"], result[f"{layer}.ffn_up"] = np.split(values, 2)
+        elif last == "qkv_bias":
+            parts = np.split(values, [q_rows, q_rows + kv_rows], axis=1)
+            result |= {f"{layer}.{x}_bias": part for x, part in zip("qkv", parts, strict=True)}
+        elif last == "qk_norm":
+            result[f"{layer}.q_norm"], result[f"{layer}.k_norm"] = np.split(values, 2, axis=1)
         else:
             result[name] = values
     return result
@@ -74,6 +79,24 @@ def test_packed_values_equal_gguf(tmp_path: Path, block: str, tied: bool) -> Non
     assert "layers.2.attn_qkv" in model.manifest.tensors
     assert model.manifest.tensors["layers.0.ffn_down"].type == block
     assert model.manifest.tensors["embed"].type == "q8_0"
+
+
+@pytest.mark.parametrize(("architecture", "head_dim"), [("qwen2", None), ("qwen3", 64), ("qwen3", 32)])
+def test_values_of_other_architectures_are_kept(
+    tmp_path: Path, architecture: str, head_dim: int | None
+) -> None:
+    """Biases and head norms exactly, the rows of q and k in the file's order, heads of their own length."""
+    tiny = make_tiny_gguf(
+        tmp_path / "t.gguf", seed=6, architecture=architecture, head_dim=head_dim, n_heads=2
+    )
+    model = pack(tiny, tmp_path / "out")
+    config = model.manifest.config
+    assert (config.architecture, config.head_dim) == (architecture, head_dim or 32)
+    found = unfused(model.manifest, {name: values_of(model, name) for name in model.manifest.tensors})
+    found.pop("rope.inv_freq")
+    assert found.keys() == tiny.weights.keys()
+    for name, values in tiny.weights.items():
+        assert np.array_equal(found[name].view(np.uint32), values.view(np.uint32)), name
 
 
 @pytest.mark.parametrize("kind", ["f32", "f16", "bf16"])
@@ -241,7 +264,7 @@ def test_packed_tokenizer_works(packed_tiny: Path, tiny_gguf: TinyGguf) -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     # name: (arguments of make_tiny_gguf, code, what the message names)
-    "architecture": ({"metadata": {"general.architecture": "qwen3"}}, "format.unsupported", "qwen3"),
+    "architecture": ({"metadata": {"general.architecture": "gemma3"}}, "format.unsupported", "gemma3"),
     "adapter": ({"metadata": {"general.type": "adapter"}}, "format.unsupported", "general.type"),
     "split": ({"metadata": {"split.count": 2}}, "format.unsupported", "split.count"),
     "old blocks": (
@@ -269,10 +292,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "format.unsupported",
         "llama.rope.dimension_count",
     ),
-    "key length": (
+    "keys longer than values": (
         {"metadata": {"llama.attention.key_length": 64}},
         "format.unsupported",
-        "llama.attention.key_length",
+        "llama.attention.value_length",
+    ),
+    "a head of another length than its rows": (
+        {"metadata": {"llama.attention.key_length": 64, "llama.attention.value_length": 64}},
+        "format.unsupported",
+        "llama.rope.dimension_count",
     ),
     "value length": (
         {"metadata": {"llama.attention.value_length": 64}},
@@ -351,6 +379,26 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         {"tensors": {"blk.0.attn_q.bias": np.zeros(64, np.float32)}},
         "format.unsupported",
         "blk.0.attn_q.bias",
+    ),
+    "a bias missing": (
+        {"architecture": "qwen2", "tensors": {"blk.1.attn_k.bias": None}},
+        "format.gguf",
+        "blk.1.attn_k.bias",
+    ),
+    "a head norm missing": (
+        {"architecture": "qwen3", "tensors": {"blk.1.attn_k_norm.weight": None}},
+        "format.gguf",
+        "blk.1.attn_k_norm.weight",
+    ),
+    "a head norm of a whole row": (
+        {"architecture": "qwen3", "tensors": {"blk.0.attn_q_norm.weight": np.ones(64, np.float32)}},
+        "format.gguf",
+        "blk.0.attn_q_norm.weight",
+    ),
+    "another family's key": (
+        {"architecture": "qwen3", "metadata": {"qwen3.attention.scale": 2.0}},
+        "format.unsupported",
+        "qwen3.attention.scale",
     ),
     "q_norm": (
         {"tensors": {"blk.0.attn_q_norm.weight": np.ones(32, np.float32)}},

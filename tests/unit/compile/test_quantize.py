@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from slm2_web.compile.quantize import (
     BLOCK_TYPES,
     FLOAT_TYPES,
+    QUANTIZERS,
     as_float32,
     dequantize,
     dequantize_planes,
@@ -134,3 +135,81 @@ def test_finite_f16_is_isfinite() -> None:
     patterns = np.arange(1 << 16, dtype="<u2")
     expected = np.isfinite(patterns.view(np.float16))
     assert [finite_f16(row) for row in patterns.view(np.uint8).reshape(-1, 2)] == expected.tolist()
+
+
+def values_in(seed: int, rows: int = 8, cols: int = 96) -> NDArray[np.float32]:
+    """Rows that are normal, heavy-tailed, one-sided, alike, zero, tiny, with one value far off, in steps."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((rows, cols)).astype(np.float32)
+    x[1] = rng.standard_t(3, cols)
+    x[2] = np.abs(x[2])
+    x[3] = np.float32(0.3)
+    x[4] = 0
+    x[5] *= np.float32(1e-6)
+    x[6, 7] = -900
+    x[7] = rng.integers(0, 16, cols) * np.float32(0.125) - np.float32(0.75)
+    return x
+
+
+def by_extremes(kind: str, x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """What the extremes alone give, by the same f16 scales: ggml's own way of making q4_0 and q4_1."""
+    blocks = x.reshape(-1, 32)
+    low, high = blocks.min(axis=1, keepdims=True), blocks.max(axis=1, keepdims=True)
+    if kind == "q4_0":
+        far = np.where(-low > high, low, high)
+        d, m, lowest = far / np.float32(-8), np.zeros_like(far), -8
+    else:
+        d, m, lowest = (high - low) / np.float32(15), low, 0
+    d, m = (v.astype(np.float16).astype(np.float32) for v in (d, m))
+    q = np.clip(np.rint((blocks - m) / np.where(d == 0, np.float32(1), d)), lowest, lowest + 15)
+    result: NDArray[np.float32] = (q * d + m).reshape(x.shape)
+    return result
+
+
+@pytest.mark.parametrize("kind", ["q4_0", "q4_1"])
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=30, deadline=None)
+def test_a_searched_block_is_never_worse_than_its_extremes(kind: str, seed: int) -> None:
+    x = values_in(seed)
+    planes = QUANTIZERS[kind](x)
+    assert finite_f16(planes["scales"])
+    error = np.square(x - dequantize_planes(kind, planes, *x.shape).astype(np.float64)).reshape(-1, 32)
+    bound = np.square(x - by_extremes(kind, x).astype(np.float64)).reshape(-1, 32)
+    # The search counts errors in float32.
+    assert (error.sum(axis=1) <= bound.sum(axis=1) * (1 + 1e-5) + 1e-12).all()
+
+
+@pytest.mark.parametrize(("kind", "gain"), [("q4_0", 0.95), ("q4_1", 0.92)])
+def test_the_search_pays(kind: str, gain: float) -> None:
+    """On normal values, as weights are nearly, the error is below this part of what the extremes give."""
+    x = np.random.default_rng(0).standard_normal((64, 1024)).astype(np.float32)
+    found = dequantize_planes(kind, QUANTIZERS[kind](x), *x.shape)
+    ratio = np.sqrt(np.square(x - found).sum() / np.square(x - by_extremes(kind, x)).sum())
+    assert ratio <= gain
+
+
+@pytest.mark.parametrize("kind", ["q4_0", "q4_1", "q8_0"])
+def test_values_that_blocks_can_hold_are_kept(kind: str) -> None:
+    rng = np.random.default_rng(5)
+    low, high = {"q4_0": (-8, 8), "q4_1": (0, 16), "q8_0": (-127, 128)}[kind]
+    x = rng.integers(low, high, (6, 64)).astype(np.float32) / np.float32(8)
+    x[:, ::32], x[:, 1::32] = low / 8, (high - 1) / 8  # every block uses its whole range
+    assert np.array_equal(dequantize_planes(kind, QUANTIZERS[kind](x), *x.shape), x)
+
+
+@pytest.mark.parametrize("kind", ["q4_0", "q4_1"])
+def test_scales_beyond_f16_come_out_infinite(kind: str) -> None:
+    x = np.zeros((1, 64), np.float32)
+    x[0, 40] = 1e7
+    assert not finite_f16(QUANTIZERS[kind](x)["scales"])
+    assert finite_f16(QUANTIZERS[kind](x[:, :32])["scales"])
+
+
+@pytest.mark.parametrize("kind", ["q4_0", "q4_1", "q8_0"])
+def test_each_block_for_itself(kind: str) -> None:
+    """A row's blocks, and how many rows are quantised at once, do not show in one another."""
+    x = values_in(3)
+    whole = QUANTIZERS[kind](x)
+    for row in range(len(x)):
+        part = QUANTIZERS[kind](x[row : row + 1])
+        assert all(np.array_equal(part[plane][0], whole[plane][row]) for plane in whole)

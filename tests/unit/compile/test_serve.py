@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slm2_web.compile.serve import IMMUTABLE, ISOLATION, PortTaken, Server, bind, start
+from slm2_web.compile.serve import IMMUTABLE, ISOLATION, POLICY, CannotListen, PortTaken, Server, bind, start
 
 ROOT = Path(__file__).parents[3]
 DATA = bytes(range(256)) * 8
@@ -115,14 +115,22 @@ def test_type_caching_and_isolation(server: Server, path: str, kind: str, immuta
     assert head["Content-Length"] == reply["Content-Length"] == str(len(reply.body))
 
 
-def test_every_answer_isolates(server: Server) -> None:
+def test_every_answer_isolates_and_has_the_policy(server: Server) -> None:
     for reply in (
+        ask(server, "/"),
         ask(server, "/none"),
         ask(server, "/web"),
         ask(server, "/", "POST"),
+        ask(server, "/", "BREW"),
         ask(server, "/none", "HEAD"),
     ):
         assert reply["Cross-Origin-Embedder-Policy"] == "require-corp"
+        assert reply["Content-Security-Policy"] == POLICY
+
+
+def test_the_documentation_lists_the_policy() -> None:
+    text = (ROOT / "docs" / "building.md").read_text(encoding="utf-8")
+    assert all(f"`{directive}`" in text for directive in POLICY.split("; "))
 
 
 @pytest.mark.parametrize(
@@ -201,8 +209,10 @@ def test_precompressed(server: Server) -> None:
     )
     ranged = ask(server, "/web/main.js", Accept_Encoding="gzip", Range="bytes=0-5")
     assert (ranged.body, ranged["Content-Encoding"]) == (SCRIPT[:6], None)
-    for refusal in ("", "identity", "gzip;q=0", "gzip; q=0.0", "x-gzip-y"):
+    for refusal in ("", "identity", "gzip;q=0", "gzip; q=0.0", "x-gzip-y", "*;q=0", "*, gzip;q=0"):
         assert ask(server, "/web/main.js", Accept_Encoding=refusal)["Content-Encoding"] is None
+    for consent in ("*", "*;q=0, gzip", "gzip, *;q=0", "identity;q=0, *;q=0.1"):
+        assert ask(server, "/web/main.js", Accept_Encoding=consent)["Content-Encoding"] == "gzip", consent
     assert ask(server, "/web/style.css", Accept_Encoding="gzip")["Content-Encoding"] is None
 
 
@@ -224,11 +234,36 @@ def test_precompressed(server: Server) -> None:
         "/web/",
         "/C:/x",
         "/none",
+        f"/{'x' * 300}",
+        f"/{'x/' * 2500}x",
     ],
 )
 def test_what_is_not_served(server: Server, path: str) -> None:
     reply = ask(server, path)
     assert (reply.status, reply.body) == (404, b"404 Not Found\n")
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [(b"GET http://[ HTTP/1.1", 400), (b"GET", 400), (b"BREW / HTTP/1.1", 501), (b"GET / HTTP/9.9", 505)],
+)
+def test_requests_that_are_none(
+    server: Server, request_line: bytes, status: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as sock:
+        sock.sendall(request_line + b"\r\nHost: x\r\nConnection: close\r\n\r\n")
+        answer = sock.makefile("rb").read()
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+    assert answer.endswith(b"\n")
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="file modes, which root ignores")
+def test_a_file_that_may_not_be_read(root: Path, server: Server) -> None:
+    secret = root / "closed.txt"
+    secret.write_bytes(b"secret")
+    secret.chmod(0)
+    assert ask(server, "/closed.txt").status == 403
 
 
 @settings(deadline=None)
@@ -284,6 +319,10 @@ def test_no_isolation_and_log(root: Path) -> None:
         reply = ask(server, "/")
         assert not any(key in reply.headers for key in ISOLATION)
         assert lines == ['"GET / HTTP/1.1" 200 -']
+        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as sock:
+            sock.sendall(b"GET /\x1b[2J\\\xe9\x9b HTTP/1.1\r\nConnection: close\r\n\r\n")
+            sock.makefile("rb").read()
+        assert lines[1] == r'"GET /\x1b[2J\x5c\xe9\x9b HTTP/1.1" 404 -'
     finally:
         server.close()
 
@@ -295,6 +334,14 @@ def test_a_taken_port_is_said(root: Path, server: Server) -> None:
     assert one.port != two.port
     one.server_close()
     two.server_close()
+
+
+@pytest.mark.parametrize("host", ["256.1.1.1", "no.such.host.invalid", "192.0.2.1", "x" * 300])
+def test_a_host_that_is_not_this_machine_is_said(root: Path, host: str) -> None:
+    with pytest.raises(CannotListen, match=f"port 0 on {host}: .*; choose another --host"):
+        bind(root, 0, host=host)
+    with pytest.raises(CannotListen, match="--host"):  # and no other port is tried
+        bind(root, None, host=host)
 
 
 def test_a_client_that_goes_away_is_no_error(server: Server, capfd: pytest.CaptureFixture[str]) -> None:

@@ -6,8 +6,11 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 import tarfile
 import zipfile
 from dataclasses import replace
@@ -16,10 +19,12 @@ from typing import Any
 
 import pytest
 
-from slm2_web.compile.assets import Asset, Fetcher
+from slm2_web import __version__
+from slm2_web.compile import browser_wheel, licenses
+from slm2_web.compile.assets import Asset, Fetcher, parse_assets
 from slm2_web.compile.site import SITE_FILE, STAMP_FILE, SiteError, build_site, compress
 from slm2_web.compile.sources import UrlSource
-from slm2_web.errors import AssetError, FormatError
+from slm2_web.errors import AssetError, FormatError, InputError
 from slm2_web.manifest import (
     FileEntry,
     Manifest,
@@ -27,6 +32,7 @@ from slm2_web.manifest import (
     TemplateSpec,
     TensorEntry,
     manifest_bytes,
+    parse_manifest,
 )
 
 ROOT = Path(__file__).parents[3]
@@ -45,8 +51,14 @@ SOURCES = {
     "worker/wasm/kernel.wasm": b"\0asm",
     "worker/shaders/a.wgsl": b"fn f() {}",
     "py/slm2_web/__init__.py": b"",
-    "py/slm2_web/cli.py": b"",
+    "py/slm2_web/client.py": b"",
+    "py/slm2_web/bench/run.py": b"",
+    "py/slm2_web/cli/__init__.py": b"",
+    "py/slm2_web/cli/app.py": b"",
     "py/slm2_web/compile/pack.py": b"",
+    "py/slm2_web/compile/published/x.json": b"",
+    "py/slm2_web/forward2/native_gpu.py": b"",
+    "py/slm2_web/forward2/plan.py": b"",
     "README.md": b"# stand-in",
     "LICENSE": b"stand-in",
 }
@@ -58,6 +70,15 @@ PYODIDE = {
     "console.html": b"not needed",
 }
 WHEELS = ("numpy", "micropip", "packaging")
+
+
+def wheel_of(name: str) -> bytes:
+    """A wheel with a licence in its metadata, one beside its code, and one in a module's name."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for file in (f"{name}-1.dist-info/licenses/deep/LICENSE", f"{name}/LICENSE", f"{name}/licenses.py"):
+            archive.writestr(zipfile.ZipInfo(file), f"terms of {name} in {file}")
+    return buffer.getvalue()
 
 
 def entry(name: str, data: bytes) -> FileEntry:
@@ -74,7 +95,7 @@ class Checkout:
         shutil.copy(ROOT / "pyproject.toml", self.root)
         self.cache = folder / "cache"
         self.cache.mkdir()
-        wheels = {name: f"the wheel of {name}".encode() for name in WHEELS}
+        wheels = {name: wheel_of(name) for name in WHEELS}
         self.lock: dict[str, Any] = {
             "info": {"python": "3.14.0"},
             "packages": {
@@ -177,6 +198,7 @@ def test_what_is_in_it(checkout: Checkout, tmp_path: Path) -> None:
         "models/tiny/manifest.json",
         "models/tiny/tokenizer.slm2tok",
         f"models/tiny/{checkout.shard}",
+        "LICENSES.txt",
         site["wheel"],
     }
     for name, data in files.items():
@@ -208,8 +230,135 @@ def test_the_wheel_holds_what_runs_in_the_browser(checkout: Checkout, tmp_path: 
     (wheel,) = (tmp_path / "out/wheels").glob("*/*.whl")
     assert wheel.name == "slm2_web-0.1.0-py3-none-any.whl"
     assert wheel.parent.name == hashlib.sha256(wheel.read_bytes()).hexdigest()[:8]
-    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert names == {"slm2_web/__init__.py", "slm2_web/shaders/a.wgsl"}
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        (record,) = (name for name in names if name.endswith(".dist-info/RECORD"))
+        recorded = {line.split(",")[0] for line in archive.read(record).decode().splitlines()}
+    assert recorded == names
+    assert not any(name.endswith("entry_points.txt") for name in names)
+    assert {name for name in names if ".dist-info/" not in name} == {
+        "slm2_web/__init__.py",
+        "slm2_web/client.py",
+        "slm2_web/forward2/plan.py",
+        "slm2_web/shaders/a.wgsl",
+    }
+
+
+def test_the_licences_of_every_part(checkout: Checkout, tmp_path: Path) -> None:
+    """Each part with its version, licence and origin; our text and those that the wheels bring."""
+    asset = checkout.assets["numpy"]
+    checkout.assets["numpy"] = replace(asset, license="BSD-3-Clause AND 0BSD")
+    checkout.build(tmp_path / "out")
+    page = (tmp_path / "out/LICENSES.txt").read_text("utf-8")
+    for name, version in (("slm2_web", __version__), ("pyodide", "1.2.3"), ("CPython", "3.14.0")):
+        assert f"\n{name} {version}\n" in page
+    assert page.count("    licence   ") == page.count("    source    ") == 4 + len(WHEELS)
+    for name in WHEELS:
+        assert (
+            f"\n{name} 1\n    files     runtime/pyodide-1.2.3/{name}-1-py3-none-any.whl, unchanged\n" in page
+        )
+        assert f"{name}-1-py3-none-any.whl: licenses/deep/LICENSE\n" in page
+        assert f"terms of {name} in {name}-1.dist-info/licenses/deep/LICENSE" in page
+        assert f"terms of {name} in {name}/" not in page
+    assert "    licence   BSD-3-Clause AND 0BSD\n" in page
+    assert "\nTiny tiny\n    files     models/tiny/\n    licence   MIT\n    source    tiny.gguf" in page
+    assert "stand-in" in page  # our own LICENSE
+    checkout.assets["numpy"] = asset
+    assert checkout.build(tmp_path / "out") is True
+
+
+def test_every_part_of_the_runtime_says_where_its_source_is() -> None:
+    assets = parse_assets((ROOT / "assets.toml").read_text("utf-8"))
+    for name, place in licenses.SOURCE_CODE.items():
+        part = dict(licenses.of_asset(assets[name], "runtime"))
+        assert part[name] == re.search(r"-(\d+[\d.]*\d)", assets[name].file)[1]  # type: ignore[index]
+        assert part["source"] == place
+        assert part["licence"] == assets[name].license
+    assert set(licenses.SOURCE_CODE) == {"pyodide", *WHEELS}
+
+
+def test_a_model_without_weights_is_no_model_for_a_site(checkout: Checkout, tmp_path: Path) -> None:
+    path = checkout.model / "manifest.json"
+    manifest = parse_manifest(path.read_bytes())
+    path.write_bytes(manifest_bytes(replace(manifest, weights_bytes=0, shards=(), tensors={})))
+    with pytest.raises(InputError, match=r"tiny has no weights.*tiny\.gguf"):
+        checkout.build(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder into which pip has installed the wheel that `pip wheel .` makes of this checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+    offline = ("--no-deps", "--no-index", "-q")
+    make = [*pip, "wheel", *offline, "--no-build-isolation", "-w", str(folder), str(ROOT)]
+    subprocess.run(make, check=True, env={**os.environ, "SOURCE_DATE_EPOCH": "1767225600"})
+    (wheel,) = folder.glob("*.whl")
+    target = folder / "installed"
+    subprocess.run([*pip, "install", *offline, "--target", str(target), str(wheel)], check=True)
+    return target
+
+
+def test_the_command_works_from_a_wheel(installed: Path, packed_tiny: Path, tmp_path: Path) -> None:
+    """Far from any checkout, with nothing of it on the path: the command that the wheel declares."""
+
+    def slm2_web(command: str, request: object, *more: str) -> Any:
+        done = subprocess.run(
+            [sys.executable, str(installed / "bin" / "slm2-web"), command, "--model", "tiny", *more],
+            input=json.dumps(request).encode(),
+            capture_output=True,
+            cwd=tmp_path,
+            env={"PATH": "", "PYTHONPATH": str(installed), "SLM2_MODELS": str(packed_tiny.parent)},
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+        return json.loads(done.stdout)
+
+    ids = slm2_web("tokenize", {"text": "Hello"})["ids"]
+    assert slm2_web("detokenize", {"ids": ids}) == {"text": "Hello"}
+    asked = {"messages": [{"role": "user", "content": "Hi"}], "params": {"max_tokens": 1}}
+    found = [slm2_web("generate", asked, "--executor", name) for name in ("reference", "wasm")]
+    assert len(found[0]["generated_ids"]) == 1
+    assert found[0]["logit_digests"] == found[1]["logit_digests"]
+
+
+def test_the_wheel_holds_the_whole_package(installed: Path) -> None:
+    sources = {p.relative_to(ROOT / "py") for p in (ROOT / "py").rglob("*") if p.suffix in (".py", ".json")}
+    assert sources <= {p.relative_to(installed) for p in installed.rglob("*")}
+    assert {p.name for p in (ROOT / "worker/shaders").glob("*.wgsl")} <= {
+        p.name for p in (installed / "slm2_web/shaders").iterdir()
+    }
+
+
+def test_what_runs_in_the_browser_needs_nothing_that_is_cut(installed: Path, tmp_path: Path) -> None:
+    """Every module of the trimmed wheel imports without click, the compilers and the command line."""
+    whole = tmp_path / "slm2_web-0-py3-none-any.whl"
+    with zipfile.ZipFile(whole, "w") as archive:
+        for path in sorted((installed / "slm2_web").rglob("*.py")):
+            archive.write(path, path.relative_to(installed).as_posix())
+        archive.writestr("slm2_web-0.dist-info/RECORD", "")
+    (tmp_path / "browser").mkdir()
+    trimmed = browser_wheel.trim(whole, tmp_path / "browser")
+    modules = [
+        name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        for name in zipfile.ZipFile(trimmed).namelist()
+        if name.endswith(".py") and "/bridge/" not in name
+    ]
+    assert "slm2_web.session" in modules
+    assert not any(re.match(r"slm2_web\.(bench|cli|compile)\b|.*native", name) for name in modules)
+    program = (
+        "import importlib, sys\n"
+        "sys.modules['click'] = None\n"  # as if it were not installed
+        "for name in sys.argv[1:]: importlib.import_module(name)"
+    )
+    subprocess.run(
+        [sys.executable, "-c", program, *modules],
+        check=True,
+        cwd=tmp_path,
+        env={"PATH": "", "PYTHONPATH": str(trimmed)},
+    )
 
 
 def test_the_same_inputs_give_the_same_bytes(tmp_path: Path) -> None:

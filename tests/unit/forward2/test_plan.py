@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from slm2_web.compile.pack import pack_gguf
 from slm2_web.errors import FormatError
 from slm2_web.forward2.kernels import (
     KERNELS,
@@ -18,6 +19,7 @@ from slm2_web.forward2.kernels import (
 )
 from slm2_web.forward2.plan import Extent, Plan, build_plan
 from slm2_web.manifest import Manifest, parse_manifest
+from tiny_gguf import make_tiny_gguf
 
 MAX_WORKGROUPS = 65535
 SHADERS = Path(__file__).parents[3] / "worker" / "shaders"
@@ -72,6 +74,16 @@ def test_tensors_beyond_the_limit_are_split_by_rows(tiny: Manifest, limit: int) 
             parts = [d for d in getattr(plan, body) if d.kernel == kernel and "ROWS" in d.constants]
             uncut = [d for d in getattr(whole, body) if d.kernel == kernel and "ROWS" in d.constants]
             assert sum(d.constants["ROWS"] for d in parts) == sum(d.constants["ROWS"] for d in uncut)
+
+
+def test_odd_planes_stay_inside_their_buffers(tmp_path: Path) -> None:
+    """259 rows of 3 blocks: scales planes of 2 bytes more than whole words, wherever a segment is cut."""
+    made = make_tiny_gguf(tmp_path / "odd.gguf", dim=96, n_heads=3, n_kv_heads=3, hidden_dim=96, n_vocab=263)
+    manifest = pack_gguf(made.path, tmp_path / "odd", made.spec)
+    for limit in range(25_600, 52_000, 1_600):
+        plan = build_plan(manifest, max_seq_len=8, max_chunk_tokens=8, max_binding_bytes=limit)
+        check(plan, limit)
+        assert all((s.end - s.start) % 4 == 0 for s in plan.segments)
 
 
 def test_a_row_that_fits_no_binding_is_refused(tiny: Manifest) -> None:

@@ -85,6 +85,30 @@ def test_matmul_is_its_definition(kind: str, add: int) -> None:
     assert y.tobytes() == expected.tobytes()
 
 
+def test_a_part_of_one_row() -> None:
+    """Its scales plane is bound as a whole word, with 2 bytes of padding."""
+    y = np.zeros(16, np.uint8)
+    c = {"COLS": 32, "ROWS": 1, "STRIDE": 1, "OFFSET": 0, "ADD": 0, "LAST": 0}
+    xq, meta = em.quantize(np.ones((1, 32), np.float32))
+    one = np.array([1.0, 9.0], np.float16).view(np.uint8)
+    arrays = (
+        xq.reshape(-1).view(np.uint8),
+        meta.reshape(-1).view(np.uint8),
+        np.full(16, 0x99, np.uint8),
+        one,
+        y,
+    )
+    reference.REFERENCE["matmul_q4_0"](Step(1, 0), c, *arrays)
+    assert y.view(np.float32)[0] == pytest.approx(32)
+
+
+def test_halves_are_decoded_by_integers() -> None:
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    found, finite = em.half_to_f32(bits), (bits & 0x7C00) != 0x7C00
+    assert found[finite].tobytes() == bits.view(np.float16)[finite].astype(np.float32).tobytes()
+    assert np.isfinite(found).all()
+
+
 @pytest.mark.parametrize("block", ["q4_0", "q4_1", "q8_0"])
 def test_tiny_models_are_close_to_float64(block: str, tmp_path: Path) -> None:
     made = make_tiny_gguf(tmp_path / "tiny.gguf", seed=5, block=block)

@@ -38,14 +38,30 @@ GOOD: list[tuple[str, Any, Any]] = [
 ]
 
 INF, NAN = float("inf"), float("nan")
+HUGE = 10**400  # no float
 BAD: dict[str, list[Any]] = {
-    "temperature": [-0.1, 1e-7, 1000.1, INF, NAN, "0", None, True, []],
-    "top_k": [-1, 2**31, 1.0, "1", None, False],
-    "top_p": [0, 0.0, -0.1, 1.0000001, NAN, "1", None, True],
-    "min_p": [-1e-9, 1.01, NAN, None],
-    "repetition_penalty": [0, 0.0, -1, 1e-4, 1001, INF, None, True],
-    "seed": [-1, MAX_SEED + 1, str(MAX_SEED + 1), "", "01", "-1", "+1", " 1", "1_0", "\u0663", 1.0, None],
-    "max_tokens": [0, -1, (1 << 20) + 1, 1.0, None, True],
+    "temperature": [HUGE, -HUGE, -0.1, 1e-7, 1000.1, INF, NAN, "0", None, True, []],
+    "top_k": [HUGE, -1, 2**31, 1.0, "1", None, False],
+    "top_p": [HUGE, -HUGE, 0, 0.0, -0.1, 1.0000001, NAN, "1", None, True],
+    "min_p": [HUGE, -HUGE, -1e-9, 1.01, NAN, None],
+    "repetition_penalty": [HUGE, -HUGE, 0, 0.0, -1, 1e-4, 1001, INF, None, True],
+    "seed": [
+        HUGE,
+        str(HUGE),
+        -1,
+        MAX_SEED + 1,
+        str(MAX_SEED + 1),
+        "",
+        "01",
+        "-1",
+        "+1",
+        " 1",
+        "1_0",
+        "\u0663",
+        1.0,
+        None,
+    ],
+    "max_tokens": [HUGE, 0, -1, (1 << 20) + 1, 1.0, None, True],
     "stop": ["a", [""], [b""], ["a"] * 17, ["x" * 1025], [1], [None], ["\ud800"], [b"\xff"], None, {}],
 }
 

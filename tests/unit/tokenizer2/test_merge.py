@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 import time
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slm2_web.tokenizer2.merge import Merger
-from slm2_web.tokenizer2.tables import Ids, parse
+from slm2_web.compile.trie import double_array
+from slm2_web.tokenizer2.merge import NO_RANK, Merger
+from slm2_web.tokenizer2.tables import Ids, Tables, parse
 
 
 def naive_merge(merges: Ids, ids: list[int]) -> list[int]:
@@ -40,48 +40,52 @@ def vocabularies(draw: st.DrawFn) -> tuple[Ids, int]:
     return np.array(list(unique.values()), np.uint32), 4 + len(rows)
 
 
-@given(vocabulary=vocabularies(), ids=st.lists(st.integers(0, 3), max_size=40))
+@given(vocabulary=vocabularies(), ids=st.lists(st.integers(0, 3), max_size=100))
 def test_equals_the_naive_loop(vocabulary: tuple[Ids, int], ids: list[int]) -> None:
     merges, n_tokens = vocabulary
-    assert Merger(merges, n_tokens).merge(list(ids)) == naive_merge(merges, ids)
+    merger = Merger(*double_array(merges, n_tokens), merges[:, 2])
+    expected = naive_merge(merges, ids)
+    assert merger.merge(list(ids)) == expected
+    assert merger._merge_few(list(ids)) == merger._merge_many(list(ids)) == expected
 
 
-def test_equals_the_naive_loop_on_the_real_vocabulary(packed_smollm2: Path) -> None:
-    tables = parse((packed_smollm2 / "tokenizer.slm2tok").read_bytes())
-    merger = Merger(tables.merges, len(tables.offsets) - 1)
+def merger_of(tables: Tables) -> Merger:
+    return Merger(tables.pair_base, tables.pair_slots, tables.merged)
+
+
+def test_equals_the_naive_loop_on_the_real_vocabularies(smollm2_file: bytes, qwen3_file: bytes) -> None:
     rng = random.Random(1)
-    byte_ids = tables.byte_ids.tolist()
-    results = tables.merges[:, 2].tolist()
-    blob, offsets = bytes(tables.blob), tables.offsets.tolist()
-    for _ in range(1500):
-        # Vocabulary-built: whole tokens and their ends side by side, without the split between them.
-        tokens = [blob[offsets[i] : offsets[i + 1]] for i in rng.choices(results, k=rng.randint(1, 4))]
-        data = b"".join(token[rng.randrange(2) * len(token) // 2 :] for token in tokens)[:40]
-        ids = [byte_ids[byte] for byte in data]
-        assert merger.merge(list(ids)) == naive_merge_fast(merger, ids), data
+    for tables in map(parse, (smollm2_file, qwen3_file)):
+        merger = merger_of(tables)
+        byte_ids = tables.byte_ids.tolist()
+        results = tables.merged.tolist()
+        blob, offsets = bytes(tables.blob), tables.offsets.tolist()
+        for _ in range(1500):
+            # Vocabulary-built: whole tokens and their ends side by side, without the split between them.
+            tokens = [blob[offsets[i] : offsets[i + 1]] for i in rng.choices(results, k=rng.randint(1, 6))]
+            data = b"".join(token[rng.randrange(2) * len(token) // 2 :] for token in tokens)[:60]
+            ids = [byte_ids[byte] for byte in data]
+            assert merger.merge(list(ids)) == naive_merge_fast(tables, merger, ids), data
 
 
-def naive_merge_fast(merger: Merger, ids: list[int]) -> list[int]:
-    """The definition again, with the merger's own table of ranks: building another takes too long."""
+def naive_merge_fast(tables: Tables, merger: Merger, ids: list[int]) -> list[int]:
+    """The definition again, with the merger's own ranks: building another table takes too long."""
     ids = list(ids)
     while True:
-        pairs = pairwise(ids)
-        ranks = [merger._ranks.get(left * merger._n_tokens + right) for left, right in pairs]
-        known = [rank for rank in ranks if rank is not None]
-        if not known:
+        ranks = [merger.rank(left, right) for left, right in pairwise(ids)]
+        if not ranks or min(ranks) == NO_RANK:
             return ids
-        at = ranks.index(min(known))
-        ids[at : at + 2] = [merger._merged[min(known)]]
+        at = ranks.index(min(ranks))
+        ids[at : at + 2] = [int(tables.merged[min(ranks)])]
 
 
 @pytest.mark.parametrize("data", [b"a", "😀".encode(), b"ab", b" "])
-def test_a_long_piece_is_merged_in_seconds(packed_smollm2: Path, data: bytes) -> None:
-    tables = parse((packed_smollm2 / "tokenizer.slm2tok").read_bytes())
+def test_a_long_piece_is_merged_in_seconds(smollm2_file: bytes, data: bytes) -> None:
+    tables = parse(smollm2_file)
     byte_ids = tables.byte_ids.tolist()
-    merger = Merger(tables.merges, len(tables.offsets) - 1)
     ids = [byte_ids[byte] for byte in data] * (400_000 // len(data))
     started = time.process_time()
-    merged = merger.merge(ids)
+    merged = merger_of(tables).merge(ids)
     # Quadratic work would take hours. A million take some 2 s on one core of an ordinary machine.
     assert time.process_time() - started < 15
     sizes = np.diff(tables.offsets.astype(np.int64))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slm2_web.compile.tokenizer import byte_alphabet
+from slm2_web.compile.vocabulary import byte_alphabet
 from slm2_web.errors import FormatError, InputError
 from slm2_web.tokenizer2.runs import Control, Run, Trusted, Untrusted
 from slm2_web.tokenizer2.tokenizer import Tokenizer
@@ -25,6 +25,7 @@ from text_oracles import (
     is_comparable,
     prose_and_code,
     smuggling_texts,
+    token_texts,
 )
 
 N_FUZZ = 25_000
@@ -42,17 +43,6 @@ def assert_equal_ids(
         ids = tokenizer.encode([run(data)])
         assert ids == expected.ids, text
         assert tokenizer.decode(ids) == data, text
-
-
-def token_texts(tokenizer: Tokenizer) -> list[str]:
-    """The tokens that are UTF-8 by themselves, as text."""
-    texts = []
-    for token_id in range(tokenizer.n_tokens):
-        try:
-            texts.append(tokenizer.token_bytes(token_id).decode())
-        except UnicodeDecodeError:
-            continue
-    return texts
 
 
 def test_golden_prompt(smollm2_tokenizer: Tokenizer) -> None:
