@@ -67,13 +67,35 @@
  * - `transcript`: the run as JSON, UTF-8
  * - `stats`: counts and times
  * @typedef {{type: "done"; id: number; reason: Reason; transcript: Uint8Array<ArrayBuffer>; stats: Record<string, any>}} DoneMessage */
+/** Fetch and verify a model's tokenizer, and no other file of it.
+ * - `version`: PROTOCOL_VERSION of the page
+ * - `site`: version of the site, as the page knows it
+ * - `root`: URL of the site's root, ends with /
+ * - `model`: name of a folder under models/
+ * @typedef {{type: "open"; version: number; site: string; root: string; model: string}} OpenMessage */
+/** Encode this text.
+ * - `id`: larger than that of any text before
+ * - `data`: UTF-8
+ * - `trusted`: whether a marker in it is an added token
+ * @typedef {{type: "encode"; id: number; data: Uint8Array<ArrayBuffer>; trusted: boolean}} EncodeMessage */
+/** The tokenizer encodes now.
+ * - `info`: title, n_tokens, markers, open_ms
+ * @typedef {{type: "opened"; info: Record<string, any>}} OpenedMessage */
+/** A text's tokens: all ids, and the bytes of the first ones.
+ * - `id`: of the text
+ * - `ids`: all ids
+ * - `ends`: where each of the first tokens ends in `data`
+ * - `data`: the bytes of the first tokens, one after the other
+ * - `n_bytes`: bytes of all tokens: the text's after normalization
+ * - `encode_ms`: how long it took
+ * @typedef {{type: "tokens"; id: number; ids: Uint32Array<ArrayBuffer>; ends: Uint32Array<ArrayBuffer>; data: Uint8Array<ArrayBuffer>; n_bytes: number; encode_ms: number}} TokensMessage */
 /** Something went wrong that the model can do without.
  * - `code`: which
  * - `message`: place, what was found, what is allowed
  * - `detail`: the same for programs
  * @typedef {{type: "warning"; code: Code; message: string; detail: Record<string, any>}} WarningMessage */
-/** A chat (`id`) or, with null, the loading or the worker itself has failed.
- * - `id`: of the chat
+/** A chat or a text (`id`) or, with null, the loading or the worker itself has failed.
+ * - `id`: of the chat or the text
  * - `code`: which
  * - `message`: place, what was found, what is allowed
  * - `detail`: the same for programs
@@ -84,6 +106,8 @@
  *   page_to_loader: LoadMessage;
  *   loader_to_page: ProgressMessage | WarningMessage | ErrorMessage;
  *   loader_to_worker: ModelMessage;
+ *   page_to_tokenizer: OpenMessage | EncodeMessage;
+ *   tokenizer_to_page: OpenedMessage | TokensMessage | WarningMessage | ErrorMessage;
  * }} Channels */
 
 export const PROTOCOL_VERSION = 2;
@@ -529,6 +553,43 @@ const CHANNELS = {
       "memory": "memory?",
       "stats": "object"
     }
+  },
+  "page_to_tokenizer": {
+    "open": {
+      "version": "uint",
+      "site": "string",
+      "root": "string",
+      "model": "string"
+    },
+    "encode": {
+      "id": "id",
+      "data": "bytes",
+      "trusted": "boolean"
+    }
+  },
+  "tokenizer_to_page": {
+    "opened": {
+      "info": "object"
+    },
+    "tokens": {
+      "id": "id",
+      "ids": "words",
+      "ends": "words",
+      "data": "file",
+      "n_bytes": "uint",
+      "encode_ms": "number"
+    },
+    "warning": {
+      "code": "code",
+      "message": "string",
+      "detail": "object"
+    },
+    "error": {
+      "id": "id?",
+      "code": "code",
+      "message": "string",
+      "detail": "object"
+    }
   }
 };
 /** @type {Record<string, string>} */
@@ -536,6 +597,7 @@ const ALLOWED = {
   "string": "a string",
   "boolean": "a boolean",
   "uint": "an integer from 0 to 9007199254740991",
+  "number": "a finite number, not negative",
   "id": "an integer from 1 to 2147483647",
   "bytes": "at most 16777216 bytes in unshared memory",
   "file": "bytes in unshared memory",
@@ -543,6 +605,7 @@ const ALLOWED = {
   "params": "an object of finite numbers, strings, bytes and lists of bytes",
   "view": "a Uint8Array",
   "memory": "a shared WebAssembly.Memory",
+  "words": "a Uint32Array in unshared memory",
   "control": "a SharedArrayBuffer of 4 bytes",
   "port": "a MessagePort"
 };
@@ -642,6 +705,7 @@ const IS = {
   string: (value) => typeof value === "string",
   boolean: (value) => typeof value === "boolean",
   uint: (value) => Number.isSafeInteger(value) && value >= 0,
+  number: (value) => Number.isFinite(value) && value >= 0,
   id: (value) => Number.isInteger(value) && value >= 1 && value <= LIMITS.request_id,
   bytes: (value) => isBytes(value) && value.byteLength <= LIMITS.content_bytes,
   file: isBytes,
@@ -649,6 +713,7 @@ const IS = {
   params: (value) => isObject(value) && Object.values(value).every(isParam),
   view: (value) => value instanceof Uint8Array,
   memory: (value) => value instanceof WebAssembly.Memory && isShared(value.buffer),
+  words: (value) => value instanceof Uint32Array && !isShared(value.buffer),
   control: (value) => isShared(value) && value.byteLength === CONTROL_BYTES,
   port: (value) => typeof value?.postMessage === "function",
 };

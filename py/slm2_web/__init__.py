@@ -14,7 +14,7 @@ this list, and imports look back up it only:
     transcript    what a run was, in one JSON
     protocol      the messages between page and worker
     bridge        the browser's side (the only folder that imports `js` or `pyodide`)
-    cli, compile  offline: the command line, and the compilers that make a packed model
+    cli, bench, compile  offline: the command line, the benches, and the compilers that make a packed model
 """
 
 __version__ = "0.1.0"

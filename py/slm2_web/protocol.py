@@ -4,6 +4,7 @@
     page  --page_to_worker-->  worker        init, chat, cancel, dispose
     loader --loader_to_worker--> worker      model, through a MessagePort that the page hands to both
     loader, worker --*_to_page--> page       progress, ready, prefill, delta, done, warning, error
+    page <--*_to_*--> tokenizer              open, encode; opened, tokens, warning, error (the tokenizer view)
 
 Everything is data: `MESSAGES` lists the messages, `CODES` (errors.py) the errors, `CONTROL_WORDS` the
 shared words. Both sides check every message they receive with the same table: `check` here, and `check`
@@ -38,7 +39,15 @@ from slm2_web.manifest import FORMAT, MAX_MANIFEST_BYTES, MAX_SHARD_BYTES, VERSI
 
 PROTOCOL_VERSION: Final = 2
 
-Channel = Literal["page_to_worker", "worker_to_page", "page_to_loader", "loader_to_page", "loader_to_worker"]
+Channel = Literal[
+    "page_to_worker",
+    "worker_to_page",
+    "page_to_loader",
+    "loader_to_page",
+    "loader_to_worker",
+    "page_to_tokenizer",
+    "tokenizer_to_page",
+]
 
 # Loading, in the order in which a page shows it. `weights` runs beside the three before it.
 STAGES: Final = ("runtime", "numpy", "package", "weights", "self_test", "upload", "compile", "ready")
@@ -101,6 +110,7 @@ TYPES: Final[Mapping[str, tuple[str, str]]] = {
     "string": ("a string", "string"),
     "boolean": ("a boolean", "boolean"),
     "uint": ("an integer from 0 to 9007199254740991", "number"),
+    "number": ("a finite number, not negative", "number"),
     "id": (f"an integer from 1 to {LIMITS['request_id']}", "number"),
     "bytes": (f"at most {LIMITS['content_bytes']} bytes in unshared memory", "Uint8Array<ArrayBuffer>"),
     "file": ("bytes in unshared memory", "Uint8Array<ArrayBuffer>"),
@@ -111,6 +121,7 @@ TYPES: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "view": ("a Uint8Array", "Uint8Array"),
     "memory": ("a shared WebAssembly.Memory", "WebAssembly.Memory"),
+    "words": ("a Uint32Array in unshared memory", "Uint32Array<ArrayBuffer>"),
     "control": (f"a SharedArrayBuffer of {CONTROL_BYTES} bytes", "SharedArrayBuffer"),
     "port": ("a MessagePort", "MessagePort"),
 }
@@ -248,8 +259,48 @@ MESSAGES: Final = (
         ),
     ),
     Message(
+        "open",
+        ("page_to_tokenizer",),
+        "Fetch and verify a model's tokenizer, and no other file of it.",
+        (
+            Field("version", "uint", "PROTOCOL_VERSION of the page"),
+            Field("site", "string", "version of the site, as the page knows it"),
+            Field("root", "string", "URL of the site's root, ends with /"),
+            Field("model", "string", "name of a folder under models/"),
+        ),
+    ),
+    Message(
+        "encode",
+        ("page_to_tokenizer",),
+        "Encode this text.",
+        (
+            Field("id", "id", "larger than that of any text before"),
+            Field("data", "bytes", "UTF-8"),
+            Field("trusted", "boolean", "whether a marker in it is an added token"),
+        ),
+    ),
+    Message(
+        "opened",
+        ("tokenizer_to_page",),
+        "The tokenizer encodes now.",
+        (Field("info", "object", "title, n_tokens, markers, open_ms"),),
+    ),
+    Message(
+        "tokens",
+        ("tokenizer_to_page",),
+        "A text's tokens: all ids, and the bytes of the first ones.",
+        (
+            Field("id", "id", "of the text"),
+            Field("ids", "words", "all ids"),
+            Field("ends", "words", "where each of the first tokens ends in `data`"),
+            Field("data", "file", "the bytes of the first tokens, one after the other"),
+            Field("n_bytes", "uint", "bytes of all tokens: the text's after normalization"),
+            Field("encode_ms", "number", "how long it took"),
+        ),
+    ),
+    Message(
         "warning",
-        ("loader_to_page",),
+        ("loader_to_page", "tokenizer_to_page"),
         "Something went wrong that the model can do without.",
         (
             Field("code", "code", "which"),
@@ -259,10 +310,10 @@ MESSAGES: Final = (
     ),
     Message(
         "error",
-        ("worker_to_page", "loader_to_page"),
-        "A chat (`id`) or, with null, the loading or the worker itself has failed.",
+        ("worker_to_page", "loader_to_page", "tokenizer_to_page"),
+        "A chat or a text (`id`) or, with null, the loading or the worker itself has failed.",
         (
-            Field("id", "id?", "of the chat"),
+            Field("id", "id?", "of the chat or the text"),
             Field("code", "code", "which"),
             Field("message", "string", "place, what was found, what is allowed"),
             Field("detail", "object", "the same for programs"),
@@ -331,6 +382,13 @@ def _is(value: object, kind: str) -> bool:
             return isinstance(value, bool)
         case "uint":
             return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53
+        case "number":
+            return (
+                isinstance(value, int | float)
+                and not isinstance(value, bool)
+                and math.isfinite(value)
+                and value >= 0
+            )
         case "id":
             limit = LIMITS["request_id"]
             return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= limit
@@ -343,9 +401,11 @@ def _is(value: object, kind: str) -> bool:
         case "params":
             return isinstance(value, Mapping) and all(_is_param(v) for v in value.values())
         case "view":
-            return isinstance(value, bytearray | memoryview)
+            return isinstance(value, bytes | bytearray | memoryview) and memoryview(value).itemsize == 1
         case "memory":
             return callable(getattr(value, "grow", None))
+        case "words":
+            return isinstance(value, memoryview) and value.format == "I"
         case "control":
             return isinstance(value, bytearray | memoryview) and len(value) == CONTROL_BYTES
         case _:
@@ -476,6 +536,7 @@ const IS = {
   string: (value) => typeof value === "string",
   boolean: (value) => typeof value === "boolean",
   uint: (value) => Number.isSafeInteger(value) && value >= 0,
+  number: (value) => Number.isFinite(value) && value >= 0,
   id: (value) => Number.isInteger(value) && value >= 1 && value <= LIMITS.request_id,
   bytes: (value) => isBytes(value) && value.byteLength <= LIMITS.content_bytes,
   file: isBytes,
@@ -483,6 +544,7 @@ const IS = {
   params: (value) => isObject(value) && Object.values(value).every(isParam),
   view: (value) => value instanceof Uint8Array,
   memory: (value) => value instanceof WebAssembly.Memory && isShared(value.buffer),
+  words: (value) => value instanceof Uint32Array && !isShared(value.buffer),
   control: (value) => isShared(value) && value.byteLength === CONTROL_BYTES,
   port: (value) => typeof value?.postMessage === "function",
 };

@@ -182,6 +182,10 @@ def test_second_visit_needs_no_server_and_heals_its_storage(site: Path, serve: S
     run = chat.set(temperature="0", max_tokens="2").reply("What is 2+2?")
     assert run["generated_ids"] == [504, 2988]
 
+    # So does the other page, with the tokenizer that the chat has kept.
+    chat.page.get_by_role("link", name="Tokenizer").click()
+    expect(chat.page.locator(".token").first).to_be_visible(timeout=60_000)
+
 
 def test_lone_surrogate_is_refused(site: Path, chat: ChatPage) -> None:
     chat.page.get_by_label("Message").evaluate(

@@ -69,12 +69,12 @@ def test_screenshots(chat: ChatPage, scheme: Literal["light", "dark"], width: in
     page.emulate_media(color_scheme=scheme)
     SHOTS.mkdir(exist_ok=True)
     page.screenshot(path=SHOTS / f"chat-{width}-{scheme}.png")
-    assert _overflow(page) == []
-    assert _faint(page) == []
+    assert overflow(page) == []
+    assert faint(page) == []
     page.get_by_role("button", name="Settings").click()
     page.screenshot(path=SHOTS / f"settings-{width}-{scheme}.png")
-    assert _overflow(page) == []
-    assert _faint(page) == []
+    assert overflow(page) == []
+    assert faint(page) == []
     page.keyboard.press("Escape")
 
 
@@ -234,7 +234,7 @@ def test_notes_say_in_full_what_runs(chat: ChatPage) -> None:
     expect(notes).to_be_visible()
     expect(notes).to_contain_text(page.locator("#runs").text_content() or "?")
     expect(notes).to_contain_text(re.compile(r"WebGPU was not used: .* \(device\.no_webgpu\)"))
-    assert _overflow(page) == []
+    assert overflow(page) == []
 
 
 def test_the_server_s_policy_binds_workers_too(chat: ChatPage) -> None:
@@ -271,7 +271,7 @@ def test_boundary_of_text(chat: ChatPage) -> None:
     assert got == {"same": True, "codes": ["protocol.message"] * 4 + [0, 0, 3]}
 
 
-def _overflow(page: Page) -> list[str]:
+def overflow(page: Page) -> list[str]:
     """Visible elements that stick out of the window's width."""
     found: list[str] = page.evaluate(
         """() => [...document.querySelectorAll("body *")]
@@ -283,7 +283,7 @@ def _overflow(page: Page) -> list[str]:
     return found
 
 
-def _faint(page: Page) -> list[str]:
+def faint(page: Page) -> list[str]:
     """Texts whose contrast with the nearest background is below 4.5 : 1 (WCAG 2.2, 1.4.3 AA)."""
     found: list[str] = page.evaluate(
         """() => {

@@ -101,6 +101,24 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
         {"type": "done", "id": 1, "reason": "stop_token", "transcript": {"$bytes": 9}, "stats": {}},
         {"type": "error", "id": 3, "code": "input.budget", "message": "m", "detail": {}},
     ],
+    "page_to_tokenizer": [
+        {"type": "open", "version": 1, "site": "s", "root": "r", "model": "m"},
+        {"type": "encode", "id": 1, "data": {"$bytes": 3}, "trusted": False},
+    ],
+    "tokenizer_to_page": [
+        {"type": "opened", "info": {"title": "m"}},
+        {
+            "type": "tokens",
+            "id": 1,
+            "ids": {"$words": 2},
+            "ends": {"$words": 0},
+            "data": {"$bytes": 7},
+            "n_bytes": 7,
+            "encode_ms": 0.5,
+        },
+        {"type": "warning", "code": "asset.not_stored", "message": "m", "detail": {}},
+        {"type": "error", "id": None, "code": "input.model", "message": "m", "detail": {}},
+    ],
 }
 
 # What fields are replaced with: something wrong for nearly every type.
@@ -121,6 +139,7 @@ ODD: list[Any] = [
     {},
     {"role": "user"},
     {"$bytes": 5},
+    {"$words": 1},
     [{"$bytes": 1}],
     {"$nan": 0},
 ]
@@ -165,6 +184,7 @@ _MAKERS: dict[str, Any] = {
     "$bytes": bytes,
     "$view": bytearray,
     "$shared": bytearray,
+    "$words": lambda n: memoryview(bytes(4 * n)).cast("I"),
     "$port": lambda _: _Port(),
     "$nan": lambda _: float("nan"),
 }
@@ -175,7 +195,8 @@ const text = await new Promise((resolve) => {
 const { source, cases } = JSON.parse(text);
 const { check, errorFrom, ERRORS } = await import("data:text/javascript;base64," + source);
 const makers = { $bytes: (n) => new Uint8Array(n), $view: (n) => new Uint8Array(n),
-  $shared: (n) => new SharedArrayBuffer(n), $port: () => new MessageChannel().port1, $nan: () => NaN };
+  $shared: (n) => new SharedArrayBuffer(n), $words: (n) => new Uint32Array(n),
+  $port: () => new MessageChannel().port1, $nan: () => NaN };
 const decode = (v) => {
   if (Array.isArray(v)) return v.map(decode);
   if (typeof v !== "object" || v === null) return v;

@@ -4,6 +4,7 @@
     text       tokenize, detokenize, render
     sampling   sample
     replies    generate, replay
+    bench      bench
     options    what several commands take
     requests   checks of what was read
     models     a compiled model, found by name

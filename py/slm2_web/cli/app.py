@@ -15,6 +15,7 @@ from typing import Final, NoReturn
 import click
 
 from slm2_web import __version__
+from slm2_web.cli.bench import bench
 from slm2_web.cli.engines import interrupted
 from slm2_web.cli.replies import generate, replay
 from slm2_web.cli.sampling import sample
@@ -39,6 +40,7 @@ COMMANDS: Final = (
     sample,
     generate,
     replay,
+    bench,
 )
 
 

@@ -39,6 +39,7 @@ ROOT = Path(__file__).parents[3]
 
 SOURCES = {
     "web/index.html": b"<!doctype html>" + b" " * 500,
+    "web/tokenizer.html": b"<!doctype html>",
     "web/sw.js": b"// service worker",
     "web/main.js": b"export {};" * 100,
     "web/part/deep.js": b"export {};",
@@ -186,6 +187,7 @@ def test_what_is_in_it(checkout: Checkout, tmp_path: Path) -> None:
     assert set(site["files"]) == {
         "index.html",
         "sw.js",
+        "tokenizer.html",
         "web/main.js",
         "web/part/deep.js",
         "worker/worker.js",
