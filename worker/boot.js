@@ -6,7 +6,7 @@
 // touching the requests. micropip installs the wheel with deps=False: its one dependency is already there.
 
 import { Replay } from "./gpu/replay.js";
-import { AssetError, DeviceError } from "./protocol.js";
+import { AssetError, DeviceError, WASM } from "./protocol.js";
 import { compile, Pool } from "./wasm/pool.js";
 import { TokenizerKernel } from "./wasm/tokenizer.js";
 
@@ -15,7 +15,8 @@ import { TokenizerKernel } from "./wasm/tokenizer.js";
 /** @typedef {import("./site.js").Site} Site */
 /** The engine as bridge/engine.py makes it.
  * @typedef {{
- *   load: (manifest: Uint8Array, tokenizer: Uint8Array, weights: Uint8Array, memory: WebAssembly.Memory | null, executor: string, emit: Tell) => Promise<any>,
+ *   load: (files: {manifest: Uint8Array, tokenizer: Uint8Array, tokenizerMemory: WebAssembly.Memory | null,
+ *     weights: Uint8Array, memory: WebAssembly.Memory | null}, executor: string, emit: Tell) => Promise<any>,
  *   chat: (request: object, emit: (kind: string, a: any, b: any) => void, cancelled: () => boolean) => Promise<any>,
  *   dispose: () => void,
  * }} Engine */
@@ -81,9 +82,13 @@ const hostOf = (root) => ({
   /** @param {WebAssembly.Memory | null} memory @param {Uint8Array} weights @param {number} base
    * @param {number} end @param {number} nThreads */
   makePool: (memory, weights, base, end, nThreads) => Pool.create(root, memory, weights, base, end, nThreads),
-  /** @param {Uint8Array} file */
-  makeTokenizer: async (file) =>
-    TokenizerKernel.load(await compile(new URL("worker/wasm/tokenizer.wasm", root)), file),
+  /** @param {Uint8Array} file @param {WebAssembly.Memory | null} memory */
+  makeTokenizer: async (file, memory) => {
+    const module = await compile(new URL(`worker/wasm/tokenizer${memory ? ".shared" : ""}.wasm`, root));
+    if (!memory) return TokenizerKernel.load(module, file);
+    const [start, end] = [file.byteOffset, file.byteOffset + file.byteLength];
+    return TokenizerKernel.attach(module, memory, { start, end }, { start: end, end: WASM.max_bytes });
+  },
 });
 
 /** Tells how many bytes of the runtime have arrived, a file at a time, until `end`.

@@ -17,8 +17,9 @@ const PARALLEL = 3;
 const PROGRESS_INTERVAL_MS = 50;
 // Room that the memory may grow by, for the KV cache and the rest; only what is used is taken.
 const WORK_BYTES = 1 << 30;
-// What the shared modules are linked for: 2 GiB.
-const MAX_PAGES = 32768;
+const MAX_PAGES = WASM.max_bytes / WASM.page_bytes;
+// Nothing of ours lies at address 0, and the kernel wants its file aligned.
+const TOKENIZER_BASE = 64;
 
 // What this script came with; `load` hears of a failure.
 const ownSite = fetchSite(new URL("../", import.meta.url));
@@ -58,12 +59,9 @@ async function load(request) {
   const entries = [plan.tokenizer, ...plan.shards];
   progress = new Progress(entries.reduce((sum, entry) => sum + entry.bytes, 0));
 
-  const memory = request.shared ? allocateShared(plan.weightsBytes) : null;
-  const weights = memory
-    ? new Uint8Array(memory.buffer, WASM.weights_base, plan.weightsBytes)
-    : allocate(plan.weightsBytes);
-  /** @type {Uint8Array<ArrayBuffer> | undefined} */
-  let tokenizer;
+  // Each in a memory of its own, where the kernels use it as it lies.
+  const weights = room(plan.weightsBytes, WASM.weights_base, request.shared);
+  const tokenizer = room(plan.tokenizer.bytes, TOKENIZER_BASE, request.shared);
   const offsets = new Map();
   plan.shards.reduce((offset, shard) => (offsets.set(shard, offset), offset + shard.bytes), 0);
 
@@ -72,8 +70,8 @@ async function load(request) {
   const lane = async () => {
     for (const entry of queue) {
       const bytes = await files.obtain(entry, abort.signal);
-      if (entry === plan.tokenizer) tokenizer = bytes;
-      else weights.set(bytes, offsets.get(entry));
+      if (entry === plan.tokenizer) tokenizer.view.set(bytes);
+      else weights.view.set(bytes, offsets.get(entry));
     }
   };
   try {
@@ -88,17 +86,19 @@ async function load(request) {
   const message = {
     type: "model",
     manifest,
-    tokenizer: /** @type {Uint8Array<ArrayBuffer>} */ (tokenizer),
-    weights,
-    memory,
+    tokenizer: tokenizer.view,
+    tokenizer_memory: tokenizer.memory,
+    weights: weights.view,
+    memory: weights.memory,
     stats: {
       bytes: progress.total,
       cached_bytes: progress.cached,
       weights_ms: performance.now() - start,
     },
   };
-  const transfer = [manifest.buffer, message.tokenizer.buffer];
-  if (weights.buffer instanceof ArrayBuffer) transfer.push(weights.buffer);
+  const transfer = [manifest, tokenizer.view, weights.view]
+    .map((view) => view.buffer)
+    .filter((buffer) => buffer instanceof ArrayBuffer);
   request.port.postMessage(message, transfer);
   await files.tidy(site.models).catch(console.warn);
 }
@@ -118,32 +118,21 @@ function parsePlan(json) {
   return { tokenizer: fileEntry(json.tokenizer, "tokenizer", LIMITS.tokenizer_bytes), weightsBytes, shards };
 }
 
-/** Memory for the weights and, behind them, what the wasm kernels need: they use the weights where they lie.
- * @param {number} bytes */
-function allocateShared(bytes) {
-  const initial = Math.ceil((WASM.weights_base + bytes) / WASM.page_bytes);
-  const maximum = Math.min(initial + WORK_BYTES / WASM.page_bytes, MAX_PAGES);
+/** Room for `bytes`: from `base` on in a shared memory, behind which a wasm kernel finds room to work; else plain.
+ * @param {number} bytes @param {number} base @param {boolean} shared
+ * @returns {{view: Uint8Array, memory: WebAssembly.Memory | null}} */
+function room(bytes, base, shared) {
   try {
-    return new WebAssembly.Memory({ initial, maximum, shared: true });
+    if (!shared) return { view: new Uint8Array(bytes), memory: null };
+    const initial = Math.ceil((base + bytes) / WASM.page_bytes);
+    const maximum = Math.min(initial + WORK_BYTES / WASM.page_bytes, MAX_PAGES);
+    const memory = new WebAssembly.Memory({ initial, maximum, shared: true });
+    return { view: new Uint8Array(memory.buffer, base, bytes), memory };
   } catch (error) {
-    throw noMemory(bytes, error);
+    const message = `model: the browser gives no ${bytes} bytes of memory: ${error}`;
+    throw new DeviceError("device.out_of_memory", message, { bytes });
   }
 }
-
-/** @param {number} bytes */
-function allocate(bytes) {
-  try {
-    return new Uint8Array(bytes);
-  } catch (error) {
-    throw noMemory(bytes, error);
-  }
-}
-
-/** @param {number} bytes @param {unknown} error */
-const noMemory = (bytes, error) =>
-  new DeviceError("device.out_of_memory", `weights: the browser gives no ${bytes} bytes of memory: ${error}`, {
-    bytes,
-  });
 
 /** Counts bytes and tells the page, not more often than it can show. */
 class Progress {

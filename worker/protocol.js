@@ -37,10 +37,11 @@
 /** A model's files, each of the recorded size and hash.
  * - `manifest`: manifest.json
  * - `tokenizer`: tokenizer.slm2tok
+ * - `tokenizer_memory`: which `tokenizer` is a view of; null where none is shared
  * - `weights`: the shards, one after the other
  * - `memory`: which `weights` is a view of; null where no memory is shared
  * - `stats`: bytes, cached_bytes, weights_ms
- * @typedef {{type: "model"; manifest: Uint8Array<ArrayBuffer>; tokenizer: Uint8Array<ArrayBuffer>; weights: Uint8Array; memory: WebAssembly.Memory | null; stats: Record<string, any>}} ModelMessage */
+ * @typedef {{type: "model"; manifest: Uint8Array<ArrayBuffer>; tokenizer: Uint8Array; tokenizer_memory: WebAssembly.Memory | null; weights: Uint8Array; memory: WebAssembly.Memory | null; stats: Record<string, any>}} ModelMessage */
 /** How far a stage of loading is.
  * - `stage`: which
  * - `done`: of `total`; equal to it when the stage has ended
@@ -207,7 +208,8 @@ export const RANGES = {
 };
 export const WASM = {
   "weights_base": 65536,
-  "page_bytes": 65536
+  "page_bytes": 65536,
+  "max_bytes": 2147483648
 };
 export const MANIFEST = {
   "format": "slm2-model",
@@ -548,7 +550,8 @@ const CHANNELS = {
   "loader_to_worker": {
     "model": {
       "manifest": "file",
-      "tokenizer": "file",
+      "tokenizer": "view",
+      "tokenizer_memory": "memory?",
       "weights": "view",
       "memory": "memory?",
       "stats": "object"

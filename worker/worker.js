@@ -106,8 +106,9 @@ async function load({ site: pageSite, root: rootUrl, executor, control: words, p
     return boot(root, site, tellProgress);
   });
   const [booted, model] = await Promise.all([booting, receiveModel(port)]);
-  const { manifest, tokenizer, weights, memory, stats } = model;
-  const loading = booted.engine.load(manifest, tokenizer, weights, memory, executor, tellProgress);
+  const { manifest, tokenizer, tokenizer_memory: tokenizerMemory, weights, memory, stats } = model;
+  const files = { manifest, tokenizer, tokenizerMemory, weights, memory };
+  const loading = booted.engine.load(files, executor, tellProgress);
   const info = unwrap(await loading);
   engine = booted.engine;
   await checkNothingChanged(root, pageSite);

@@ -34,7 +34,7 @@ from slm2_web.errors import (
     ProtocolError,
     Slm2Error,
 )
-from slm2_web.forward2.wasm import PAGE_BYTES, WEIGHTS_BASE
+from slm2_web.forward2.wasm import MAX_BYTES, PAGE_BYTES, WEIGHTS_BASE
 from slm2_web.manifest import FORMAT, MAX_MANIFEST_BYTES, MAX_SHARD_BYTES, VERSION
 
 PROTOCOL_VERSION: Final = 2
@@ -203,7 +203,8 @@ MESSAGES: Final = (
         "A model's files, each of the recorded size and hash.",
         (
             Field("manifest", "file", "manifest.json"),
-            Field("tokenizer", "file", "tokenizer.slm2tok"),
+            Field("tokenizer", "view", "tokenizer.slm2tok"),
+            Field("tokenizer_memory", "memory?", "which `tokenizer` is a view of; null where none is shared"),
             Field("weights", "view", "the shards, one after the other"),
             Field("memory", "memory?", "which `weights` is a view of; null where no memory is shared"),
             Field("stats", "object", "bytes, cached_bytes, weights_ms"),
@@ -630,7 +631,11 @@ def _js_constants() -> str:
             "/** @type {Record<string, Range>} */\n",
             {name: asdict(limits) for name, limits in RANGES.items()},
         ),
-        ("export const WASM", "", {"weights_base": WEIGHTS_BASE, "page_bytes": PAGE_BYTES}),
+        (
+            "export const WASM",
+            "",
+            {"weights_base": WEIGHTS_BASE, "page_bytes": PAGE_BYTES, "max_bytes": MAX_BYTES},
+        ),
         ("export const MANIFEST", "", {"format": FORMAT, "version": VERSION}),
         (
             "export const ERRORS",

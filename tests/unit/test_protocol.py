@@ -83,7 +83,8 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
         {
             "type": "model",
             "manifest": {"$bytes": 1},
-            "tokenizer": {"$bytes": 0},
+            "tokenizer": {"$view": 0},
+            "tokenizer_memory": None,
             "weights": {"$view": 4},
             "memory": None,
             "stats": {},

@@ -17,7 +17,7 @@ import { AssetError, DeviceError, WASM } from "../protocol.js";
  *   scratch: number, scratch_bytes: number, stop: number, stacks: number, stack_bytes: number}} Areas */
 
 const PAGE_BYTES = WASM.page_bytes;
-const MAX_PAGES = 32768;
+const MAX_PAGES = WASM.max_bytes / WASM.page_bytes;
 
 /** Words of the shared control block. */
 export const WORDS = Object.freeze({ generation: 0, idle: 1, quit: 2, ops: 3, n_ops: 4 });

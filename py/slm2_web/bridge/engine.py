@@ -216,33 +216,31 @@ class Engine:
         self._host = host
         self._model: _Model | None = None
 
-    async def load(
-        self, manifest: Any, tokenizer: Any, weights: Any, memory: Any, executor: str, emit: Any
-    ) -> Any:
+    async def load(self, files: Any, executor: str, emit: Any) -> Any:
         """`{ok: info}`: executor, adapter, model, vocab_size, max_seq_len, defaults, memory, timings.
 
-        manifest, tokenizer: Uint8Array, whose size and hash the loader has checked. weights: Uint8Array,
-        maybe in `memory`, a shared WebAssembly.Memory, else null. `emit(stage, done, total, unit)` tells of
-        progress.
+        files: `{manifest, tokenizer, tokenizerMemory, weights, memory}`, the loader's, which has checked
+        sizes and hashes: Uint8Arrays. tokenizer and weights may be views of shared WebAssembly.Memories,
+        given beside them; these are null where none is shared.
+        `emit(stage, done, total, unit)` tells of progress.
         """
-        loading = (weights, memory, emit)
-        return await _answer(self._load(manifest.to_bytes(), tokenizer, executor, *loading))
+        return await _answer(self._load(files, executor, emit))
 
-    async def _load(
-        self, manifest_bytes: bytes, tokenizer_file: Any, kind: str, weights: Any, memory: Any, emit: Any
-    ) -> dict[str, Any]:
+    async def _load(self, files: Any, kind: str, emit: Any) -> dict[str, Any]:
         if self._model is not None:
             raise ProtocolError("protocol.state", "a model is loaded already")
+        manifest_bytes = files.manifest.to_bytes()
         manifest = parse_manifest(manifest_bytes)
         check_tensors(manifest)
-        tokenizer_bytes = tokenizer_file.to_bytes()
+        tokenizer_bytes = files.tokenizer.to_bytes()
         check_file(manifest.tokenizer, tokenizer_bytes)
         start = time.perf_counter()
         tables = parse(tokenizer_bytes)
-        tokenizer = KernelTokenizer(tables, JsKernel(await self._host.makeTokenizer(tokenizer_file)))
+        kernel = await self._host.makeTokenizer(files.tokenizer, files.tokenizerMemory)
+        tokenizer = KernelTokenizer(tables, JsKernel(kernel))
         template = template_for(manifest.template, tokenizer)
         timings = {"tokenizer_ms": _since(start)}
-        loading = _Loading(manifest, weights, memory, self._host, emit)
+        loading = _Loading(manifest, files.weights, files.memory, self._host, emit)
         device = await _device_of(kind, loading)
         executor = device.executor
         self._model = _Model(

@@ -16,14 +16,13 @@ from slm2_web.forward2.exactmath import F32
 from slm2_web.forward2.wasm import (
     ALIGNMENT_BYTES,
     DEFAULT_CHUNK_TOKENS,
+    MAX_BYTES,
     PAGE_BYTES,
     WEIGHTS_BASE,
     Areas,
     WasmExecutor,
 )
 from slm2_web.packed import PackedModel
-
-MAX_PAGES = 32768
 
 
 class NativeWasmBackend:
@@ -48,7 +47,7 @@ class NativeWasmBackend:
         name = "forward.shared.wasm" if shared else "forward.wasm"
         module = wasmtime.Module(engine, shipped.read("wasm", name))
         pages = -(-(WEIGHTS_BASE + weights.size) // PAGE_BYTES)
-        kind = wasmtime.MemoryType(wasmtime.Limits(pages, MAX_PAGES), shared=shared)
+        kind = wasmtime.MemoryType(wasmtime.Limits(pages, MAX_BYTES // PAGE_BYTES), shared=shared)
         stores = [wasmtime.Store(engine) for _ in range(self.n_threads)]
         self._memory: Any = _shared_memory(engine, kind) if shared else wasmtime.Memory(stores[0], kind)
         self._store = stores[0]

@@ -24,6 +24,8 @@ from slm2_web.forward2.selftest import Layout, check_outputs, lay_out
 from slm2_web.manifest import Manifest
 
 PAGE_BYTES = 64 << 10
+# What the shared modules are linked for (compile/wasm.py).
+MAX_BYTES = 2 << 30
 # Below it lie the module's own data.
 WEIGHTS_BASE = PAGE_BYTES
 # Rows of 32-bit words that make an operation: forward.c's Op.
