@@ -124,6 +124,7 @@ async function load(options = {}) {
           } else if (message.type === "warning") {
             onWarning?.(errorFrom(message.code, message.message, message.detail));
           } else if (message.type === "ready") {
+            loader.terminate();
             resolve(new Slm(worker, control, message.info));
           } else if (message.type === "error") {
             reject(errorFrom(message.code, message.message, message.detail));

@@ -2,8 +2,9 @@
 //
 // Theory of operation. The manifest names the files (files.js), which are obtained three at a time; each is copied
 // to its place in the weights only after it was verified: no unverified byte gets there. When the model has been
-// handed over, what is stored for no model any more is deleted, and the worker ends; the page aborts a load by
-// terminating it.
+// handed over, what is stored for no model any more is deleted. The page ends the worker, to abort a load or when
+// the engine is ready. It must not end itself: Firefox loses a port's message whose sender is gone before the
+// receiver, busy booting Python, has come to it.
 
 import { badManifest, fileEntry, integer, ModelFiles, show } from "./files.js";
 import { check, DeviceError, errorFrom, LIMITS, Slm2Error, WASM } from "./protocol.js";
@@ -39,7 +40,6 @@ worker.addEventListener("message", async ({ data }) => {
       error instanceof Slm2Error ? error : errorFrom("protocol.internal", `loader: ${error}`);
     tellPage({ type: "error", id: null, code: /** @type {any} */ (code), message, detail });
   }
-  worker.close();
 });
 
 /** @param {Channels["page_to_loader"]} request */
