@@ -160,41 +160,24 @@ def cases() -> Iterator[Case]:
     # By a division, which is correctly rounded everywhere; a power is not.
     inv_freq = np.float32(1) / np.arange(1, head_dim // 2 + 1, dtype=np.float32)
     rope = exactmath.rope_table(inv_freq, max_seq)
-    yield Case(
-        "rope_kv",
-        "rope_kv",
-        _HEADS,
-        (
-            _values(10, tokens * width * head_dim),
-            np.ascontiguousarray(rope).view(np.uint8).reshape(-1),
-            _blank(q_size),
-            _blank(q_size // GROUP * 4),
-            _blank(cache),
-            _blank(cache // GROUP * 4),
-        ),
-        (Extent("one", width * head_groups, 64), Extent("n_tokens"), ONE),
-    )
-    inv_head_dim = float(np.float32(1.0 / head_dim))
-    for name, constants, extra in (
-        ("bias_rope_kv", {}, _values(18, width * head_dim)),
-        (
-            "norm_rope_kv",
-            {"INV_HEAD_DIM": inv_head_dim, "EPS": float(np.float32(1e-6))},
-            _values(19, 2 * head_dim),
-        ),
+    head_norm = {"INV_HEAD_DIM": float(np.float32(1.0 / head_dim)), "EPS": float(np.float32(1e-6))}
+    for name, seed, constants, extra in (
+        ("rope_kv", 10, {}, ()),
+        ("bias_rope_kv", 20, {}, (_values(18, width * head_dim),)),
+        ("norm_rope_kv", 20, head_norm, (_values(19, 2 * head_dim),)),
     ):
         yield Case(
             name,
             name,
             {**_HEADS, **constants},
             (
-                _values(20, tokens * width * head_dim),
+                _values(seed, tokens * width * head_dim),
                 np.ascontiguousarray(rope).view(np.uint8).reshape(-1),
                 _blank(q_size),
                 _blank(q_size // GROUP * 4),
                 _blank(cache),
                 _blank(cache // GROUP * 4),
-                extra,
+                *extra,
             ),
             (Extent("one", width * head_groups, 64), Extent("n_tokens"), ONE),
         )

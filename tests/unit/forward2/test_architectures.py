@@ -8,18 +8,20 @@ import hashlib
 import json
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from feeding import feed
 from float_llama import FloatLlama
 from network_cases import IDS, MODELS, POSITIONS, packed_case
 from slm2_web.compile.pack_hf import QUANTIZATIONS, pack_hf
 from slm2_web.forward2 import exactmath as em
 from slm2_web.forward2 import reference
 from slm2_web.forward2.exactmath import F32
+from slm2_web.forward2.executor import Executor
 from slm2_web.forward2.native import native_executor
 from slm2_web.forward2.native_wasm import native_wasm_executor
 from slm2_web.forward2.plan import Dispatch, build_plan
@@ -32,27 +34,6 @@ GOLDENS = json.loads((Path(__file__).parents[1] / "vectors" / "network_goldens.j
 # Against PyTorch in float32: the network itself in float64 (largest difference), and what int8 activations
 # and an int8 cache cost at these sizes (root mean square of the difference over that of the logits).
 NETWORK_BOUND, REFERENCE_BOUND = 2e-5, 0.05
-
-
-class Runs(Protocol):
-    """An executor, as far as these tests need one."""
-
-    async def forward(self, ids: Sequence[int], *, want_logits: bool) -> F32 | None: ...
-    def truncate(self, pos: int) -> None: ...
-
-
-def feed(executor: Runs, ids: Sequence[int], chunk: int) -> F32:
-    """The logits after `ids` in chunks."""
-
-    async def run() -> F32:
-        logits = None
-        for start in range(0, len(ids), chunk):
-            piece = ids[start : start + chunk]
-            logits = await executor.forward(piece, want_logits=start + chunk >= len(ids))
-        assert logits is not None
-        return logits
-
-    return asyncio.run(run())
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +78,7 @@ def test_the_networks_differ_in_what_sets_them_apart(name: str, packed: Callable
     assert same == 0 or same > 0.05
 
 
-def executors(model: PackedModel) -> dict[str, Callable[[], Coroutine[Any, Any, Runs]]]:
+def executors(model: PackedModel) -> dict[str, Callable[[], Coroutine[Any, Any, Executor]]]:
     """Every executor but the reference, by name; each is tested by itself before use."""
     limits = {"max_seq_len": 112, "max_chunk_tokens": 32}
     return {

@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from feeding import feed
 from slm2_web.compile.pack import pack_gguf
 from slm2_web.errors import DeviceError
 from slm2_web.forward2 import selftest
-from slm2_web.forward2.exactmath import F32
-from slm2_web.forward2.gpu import GpuExecutor
 from slm2_web.forward2.kernels import KERNELS, shader_source
 from slm2_web.forward2.native import NativeBackend, native_executor
 from slm2_web.forward2.plan import build_plan
@@ -23,20 +22,6 @@ from slm2_web.packed import PackedModel
 from tiny_gguf import make_tiny_gguf
 
 GREEDY = json.loads((Path(__file__).parents[1] / "vectors" / "smollm2_greedy.json").read_text())
-
-
-def run(executor: GpuExecutor | ReferenceExecutor, ids: list[int], chunk: int) -> F32:
-    """The logits after `ids` in chunks."""
-
-    async def feed() -> F32:
-        logits = None
-        for start in range(0, len(ids), chunk):
-            piece = ids[start : start + chunk]
-            logits = await executor.forward(piece, want_logits=start + chunk >= len(ids))
-        assert logits is not None
-        return logits
-
-    return asyncio.run(feed())
 
 
 def test_recorded_answers_are_the_references() -> None:
@@ -82,10 +67,10 @@ def test_tiny_models_have_the_references_bits(block: str, tmp_path: Path) -> Non
     pack_gguf(made.path, tmp_path / "packed", made.spec)
     model = PackedModel.open(tmp_path / "packed")
     ids = [(13 * i) % 250 + 3 for i in range(75)]
-    expected = run(ReferenceExecutor(model, max_seq_len=96, max_chunk_tokens=75), ids, 75)
+    expected = feed(ReferenceExecutor(model, max_seq_len=96, max_chunk_tokens=75), ids, 75)
     for chunk in (1, 7, 32):
         gpu = asyncio.run(native_executor(model, max_seq_len=96, max_chunk_tokens=32))
-        assert run(gpu, ids, chunk).tobytes() == expected.tobytes(), chunk
+        assert feed(gpu, ids, chunk).tobytes() == expected.tobytes(), chunk
 
 
 def test_split_tensors_have_the_same_bits(packed_tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,25 +78,25 @@ def test_split_tensors_have_the_same_bits(packed_tiny: Path, monkeypatch: pytest
 
     model = PackedModel.open(packed_tiny)
     ids = list(range(3, 23))
-    expected = run(ReferenceExecutor(model, max_seq_len=64), ids, 20)
+    expected = feed(ReferenceExecutor(model, max_seq_len=64), ids, 20)
     small = lambda *a, **k: build_plan(*a, **k, max_binding_bytes=40_000)  # noqa: E731
     monkeypatch.setattr(gpu, "build_plan", small)
     executor = asyncio.run(native_executor(model, max_seq_len=64, max_chunk_tokens=8))
     assert len(executor.plan.segments) > 1
-    assert run(executor, ids, 8).tobytes() == expected.tobytes()
+    assert feed(executor, ids, 8).tobytes() == expected.tobytes()
 
 
 def test_smollm2_has_the_references_bits_in_any_chunks(packed_smollm2: Path) -> None:
     model = PackedModel.open(packed_smollm2)
     ids = GREEDY["prompt_ids"]
     reference = ReferenceExecutor(model, max_seq_len=64, max_chunk_tokens=37)
-    expected = run(reference, ids, 37)
+    expected = feed(reference, ids, 37)
     gpu = asyncio.run(native_executor(model, max_seq_len=64, max_chunk_tokens=32))
     for chunk in (32, 7):
         gpu.truncate(0)
-        assert run(gpu, ids, chunk).tobytes() == expected.tobytes(), chunk
+        assert feed(gpu, ids, chunk).tobytes() == expected.tobytes(), chunk
     for token in GREEDY["greedy_new_ids"][:4]:
-        assert run(gpu, [token], 1).tobytes() == run(reference, [token], 1).tobytes()
+        assert feed(gpu, [token], 1).tobytes() == feed(reference, [token], 1).tobytes()
 
 
 def test_extreme_values_have_the_same_bits() -> None:

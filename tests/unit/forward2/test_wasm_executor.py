@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from feeding import feed
 from slm2_web.compile.pack import pack_gguf
 from slm2_web.errors import DeviceError
 from slm2_web.forward2 import wasm
-from slm2_web.forward2.exactmath import F32
 from slm2_web.forward2.kernels import KERNELS
 from slm2_web.forward2.native_wasm import native_wasm_executor
 from slm2_web.forward2.reference import ReferenceExecutor
@@ -23,20 +23,6 @@ from tiny_gguf import make_tiny_gguf
 GREEDY = json.loads((Path(__file__).parents[1] / "vectors" / "smollm2_greedy.json").read_text())
 # 0 is one thread on plain memory.
 THREADS = (0, 1, 2, 3)
-
-
-def run(executor: WasmExecutor | ReferenceExecutor, ids: list[int], chunk: int) -> F32:
-    """The logits after `ids` in chunks."""
-
-    async def feed() -> F32:
-        logits = None
-        for start in range(0, len(ids), chunk):
-            piece = ids[start : start + chunk]
-            logits = await executor.forward(piece, want_logits=start + chunk >= len(ids))
-        assert logits is not None
-        return logits
-
-    return asyncio.run(feed())
 
 
 def make(model: PackedModel, n_threads: int, max_seq_len: int = 96) -> WasmExecutor:
@@ -59,28 +45,28 @@ def test_tiny_models_have_the_references_bits(block: str, tmp_path: Path) -> Non
     pack_gguf(made.path, tmp_path / "packed", made.spec)
     model = PackedModel.open(tmp_path / "packed")
     ids = [(13 * i) % 250 + 3 for i in range(75)]
-    expected = run(ReferenceExecutor(model, max_seq_len=96, max_chunk_tokens=75), ids, 75)
+    expected = feed(ReferenceExecutor(model, max_seq_len=96, max_chunk_tokens=75), ids, 75)
     for n_threads in THREADS:
         executor = make(model, n_threads)
         for chunk in (1, 7, 32):
             executor.truncate(0)
-            assert run(executor, ids, chunk).tobytes() == expected.tobytes(), (n_threads, chunk)
+            assert feed(executor, ids, chunk).tobytes() == expected.tobytes(), (n_threads, chunk)
 
 
 def test_smollm2_has_the_references_bits(packed_smollm2: Path) -> None:
     model = PackedModel.open(packed_smollm2)
     ids = GREEDY["prompt_ids"]
     reference = ReferenceExecutor(model, max_seq_len=96, max_chunk_tokens=37)
-    expected = run(reference, ids, 37)
+    expected = feed(reference, ids, 37)
     executors = [make(model, n) for n in (0, 2)]
     for executor in executors:
         for chunk in (32, 7):
             executor.truncate(0)
-            assert run(executor, ids, chunk).tobytes() == expected.tobytes()
+            assert feed(executor, ids, chunk).tobytes() == expected.tobytes()
     for token in GREEDY["greedy_new_ids"][:4]:
-        expected = run(reference, [token], 1)
+        expected = feed(reference, [token], 1)
         for executor in executors:
-            assert run(executor, [token], 1).tobytes() == expected.tobytes()
+            assert feed(executor, [token], 1).tobytes() == expected.tobytes()
 
 
 def test_many_steps_in_step(packed_tiny: Path) -> None:
@@ -89,7 +75,7 @@ def test_many_steps_in_step(packed_tiny: Path) -> None:
     reference, executor = ReferenceExecutor(model, max_seq_len=96), make(model, 3)
     token = 5
     for _ in range(64):
-        expected, found = run(reference, [token], 1), run(executor, [token], 1)
+        expected, found = feed(reference, [token], 1), feed(executor, [token], 1)
         assert found.tobytes() == expected.tobytes()
         token = int(np.argmax(expected))
 
@@ -112,10 +98,10 @@ def test_extreme_weights_have_the_references_bits(tmp_path: Path) -> None:
         halves[4::997] = 0x7C00  # infinity, which the packer refuses: 65536 to every executor
     changed = PackedModel(model.manifest, model.tokenizer_bytes, weights)
     ids = [(7 * i) % 250 + 3 for i in range(40)]
-    expected = run(ReferenceExecutor(changed, max_seq_len=64, max_chunk_tokens=40), ids, 40)
+    expected = feed(ReferenceExecutor(changed, max_seq_len=64, max_chunk_tokens=40), ids, 40)
     assert np.isfinite(expected).all()
     for n_threads in (0, 2):
-        assert run(make(changed, n_threads), ids, 32).tobytes() == expected.tobytes()
+        assert feed(make(changed, n_threads), ids, 32).tobytes() == expected.tobytes()
 
 
 def test_self_test_finds_a_wrong_kernel(packed_tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
