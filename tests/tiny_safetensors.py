@@ -3,8 +3,9 @@
     tiny = make_tiny_hf(tmp_path / "tiny", "qwen3", seed=1)
     manifest = pack_hf(tiny.files, tmp_path / "packed", tiny.spec, compile_tokenizer=tiny.compile_tokenizer)
 
-    PYTHONPATH=py:tests python tests/tiny_safetensors.py DIR [--pack OUT] [--quant TYPE]
-        a random model of Qwen3-0.6B's full shape in DIR (1.5 GB), and packed as OUT, with the tiny vocabulary
+    PYTHONPATH=py:tests python tests/tiny_safetensors.py DIR [--files N] [--pack OUT] [--quant TYPE]
+        a random model of Qwen3-0.6B's full shape in DIR (1.5 GB, in N safetensors files), and packed as OUT,
+        with the tiny vocabulary; prints what quantising lost and the most memory that it all took
 
 The file is written by hand, so that it is independent of our reader; the same arguments give the same
 bytes. Values are normal, of variance 1 / cols, rounded to the file's type; norms lie about 1, biases
@@ -17,11 +18,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,17 +36,18 @@ from slm2_web.compile.pack_hf import (
     QUANTIZATIONS,
     TOKENIZER,
     TOKENIZER_CONFIG,
-    WEIGHTS,
     files_in,
     pack_hf,
 )
 from slm2_web.compile.tokenizer import compile_gguf_tokenizer
+from slm2_web.compile.weight_files import INDEX, WEIGHTS
 from slm2_web.compile.weights import SAFETENSORS
 from slm2_web.manifest import ARCHITECTURES
 from tiny_gguf import CHAT_TEMPLATE, CONTROL_TOKENS, tiny_vocabulary, write_gguf
 
 Floats = NDArray[np.float32]
 CLASS_NAMES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+PIECE_BYTES = 1 << 20
 ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
 
 TINY: Mapping[str, Any] = {
@@ -260,18 +263,55 @@ def write_safetensors(
     path: Path, shapes: Mapping[str, Sequence[int]], dtype: str, chunks: Iterator[bytes]
 ) -> None:
     """Write tensors one after another; `chunks` are their bytes in the order of `shapes`."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, Any] = {}
     end = 0
     for name, shape in shapes.items():
         size = int(np.prod(shape, dtype=np.int64)) * ITEM_BYTES[dtype]
         header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [end, end + size]}
         end += size
-    text = json.dumps(header).encode()
+    _write_file(path, header, chunks)
+
+
+def _write_file(path: Path, header: Mapping[str, Any], chunks: Iterable[bytes]) -> None:
+    text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
     text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for chunk in chunks:
             file.write(chunk)
+
+
+def split_weights(directory: Path, n_files: int) -> dict[str, Any]:
+    """Cut a model's safetensors file into several, as save_pretrained names them; the index, written too.
+
+    The tensors are dealt to the files in turn, so that a layer's lie in different ones.
+    """
+    with (directory / WEIGHTS).open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        whole = json.loads(file.read(length))
+        whole.pop("__metadata__")
+        weight_map: dict[str, str] = {}
+        for i in range(n_files):
+            name = f"model-{i + 1:05}-of-{n_files:05}.safetensors"
+            header, parts, end = {}, [], 0
+            for tensor, entry in list(whole.items())[i::n_files]:
+                begin, stop = entry["data_offsets"]
+                header[tensor] = {**entry, "data_offsets": [end, end + stop - begin]}
+                parts.append((8 + length + begin, stop - begin))
+                end += stop - begin
+                weight_map[tensor] = name
+            _write_file(directory / name, header, (piece for part in parts for piece in _pieces(file, *part)))
+        total = max(entry["data_offsets"][1] for entry in whole.values())
+    (directory / WEIGHTS).unlink()
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+    _write_json(directory / INDEX, index)
+    return index
+
+
+def _pieces(file: BinaryIO, start: int, n_bytes: int) -> Iterator[bytes]:
+    file.seek(start)
+    for done in range(0, n_bytes, PIECE_BYTES):
+        yield file.read(min(PIECE_BYTES, n_bytes - done))
 
 
 def tiny_tokenizer(directory: Path, n_tokens: int) -> bytes:
@@ -306,10 +346,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("directory", type=Path, help="where to write the model")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--files", type=int, default=1, help="cut the weights into so many files")
     parser.add_argument("--pack", type=Path, metavar="OUT", help="pack it, with the tiny vocabulary, as OUT")
     parser.add_argument("--quant", default=DEFAULT_QUANTIZATION, choices=QUANTIZATIONS)
     options = parser.parse_args()
     made = make_full_shape(options.directory, options.seed)
+    if options.files > 1:
+        split_weights(options.directory, options.files)
     if options.pack:
         spec = replace(made.spec, name=options.pack.name, title="Qwen3 0.6B, random")
         quantization = QUANTIZATIONS[options.quant]
@@ -321,6 +364,7 @@ def main() -> None:
             compile_tokenizer=made.compile_tokenizer,
             report=lambda loss: print(f"{loss.name}: {loss.type}, {100 * loss.relative_error:.2f} %"),
         )
+    print(f"peak memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
 
 
 if __name__ == "__main__":

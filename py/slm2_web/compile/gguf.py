@@ -36,6 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slm2_web.errors import FormatError
+from slm2_web.strictjson import show
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -510,9 +511,3 @@ def fault(code: str, place: str, found: str, allowed: str) -> FormatError:
     """A FormatError of the usual form."""
     message = f"{place}: found {found}; allowed: {allowed}"
     return FormatError(code, message, {"place": place, "found": found, "allowed": allowed})
-
-
-def show(value: object) -> str:
-    """`value` as a short text for a message."""
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -11,7 +11,6 @@ transformers 4.57.1; generation/configuration_utils.py for the sampling paramete
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,9 +20,10 @@ import numpy as np
 from slm2_web.compile.gguf import unsupported
 from slm2_web.compile.safetensors import bad
 from slm2_web.manifest import BLOCK, ModelConfig
-from slm2_web.strictjson import NotJson, loads, show
+from slm2_web.strictjson import Checks, NotJson, loads, real, show
 
 MAX_CONFIG_BYTES = 1 << 20
+_CHECK = Checks(bad)
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 
 # architectures[0] -> model_type, which is our name of the architecture too.
@@ -39,6 +39,7 @@ FIXED: Mapping[str, tuple[Any, ...]] = {
     "rope_scaling": (None,),
     "mlp_bias": (False,),
     "use_sliding_window": (False,),
+    "use_mrope": (False,),
     "pretraining_tp": (1,),
     "partial_rotary_factor": (1, 1.0),
     "rope_interleaved": (False,),
@@ -115,15 +116,13 @@ class HfConfig:
     tied: bool
 
 
-def parse_object(data: bytes, file: str) -> dict[str, Any]:
+def parse_object(data: bytes, file: str, max_bytes: int = MAX_CONFIG_BYTES) -> dict[str, Any]:
     """The JSON object in a file. Raises: FormatError `format.safetensors`."""
     try:
-        root = loads(data, max_bytes=MAX_CONFIG_BYTES)
+        root = loads(data, max_bytes=max_bytes)
     except NotJson as error:
         raise bad(file, str(error), "UTF-8 JSON without duplicate keys") from None
-    if not isinstance(root, dict):
-        raise bad(file, show(root), "an object")
-    return root
+    return _CHECK.any_object(root, file)
 
 
 def parse_config(data: bytes) -> HfConfig:
@@ -149,10 +148,7 @@ def parse_config(data: bytes) -> HfConfig:
     _check_windows(raw)
 
     def number(key: str, high: int) -> int:
-        value = raw.get(key)
-        if type(value) is not int or not 1 <= value <= high:
-            raise bad(f"{CONFIG}, {key}", show(value), f"an integer from 1 to {high}")
-        return value
+        return _CHECK.integer(raw.get(key), f"{CONFIG}, {key}", 1, high)
 
     dim, n_heads = number("hidden_size", 1 << 16), number("num_attention_heads", 1024)
     n_kv_heads = number("num_key_value_heads", 1024)
@@ -213,9 +209,8 @@ def _rope_theta(raw: Mapping[str, Any]) -> float:
     parameters = raw.get("rope_parameters")
     if parameters is None:
         parameters = {"rope_theta": raw.get("rope_theta")}
-    elif not isinstance(parameters, dict):
-        raise bad(f"{CONFIG}, rope_parameters", show(parameters), "an object")
     else:
+        _CHECK.any_object(parameters, f"{CONFIG}, rope_parameters")
         if parameters.get("rope_type", "default") != "default" or parameters.keys() - {
             "rope_type",
             "rope_theta",
@@ -231,11 +226,10 @@ def _rope_theta(raw: Mapping[str, Any]) -> float:
 
 
 def _real(raw: Mapping[str, Any], key: str) -> float:
-    value = raw.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e300:
-        raise bad(f"{CONFIG}, {key}", show(value), "a number")
-    assert math.isfinite(value)
-    return float(value)
+    value = real(raw.get(key), -1e300, 1e300)
+    if value is None:
+        raise bad(f"{CONFIG}, {key}", show(raw.get(key)), "a number")
+    return value
 
 
 def parse_generation(

@@ -91,7 +91,8 @@ def install_directory(
 
     Raises: InputError `input.model` for a name that is no plain one, or that is in the table; FormatError.
     """
-    from slm2_web.compile.pack_hf import WEIGHTS, files_in
+    from slm2_web.compile.pack_hf import files_in
+    from slm2_web.compile.weight_files import WEIGHTS
 
     if name in MODELS or not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,63}", name):
         allowed = "lower-case letters, digits, . _ - and no name of ours"

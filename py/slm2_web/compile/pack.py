@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from slm2_web.compile import weights
-from slm2_web.compile.gguf import GgufFile, bad, read_gguf, show, unsupported
+from slm2_web.compile.gguf import GgufFile, bad, read_gguf, unsupported
 from slm2_web.compile.models import ModelSpec
 from slm2_web.compile.quantize import FLOAT_TYPES
 from slm2_web.compile.tokenizer import compile_gguf_tokenizer
@@ -39,6 +39,7 @@ from slm2_web.manifest import (
     parse_manifest,
 )
 from slm2_web.packed import MANIFEST_FILE, check_tensors
+from slm2_web.strictjson import show
 
 TOKENIZER_FILE = "tokenizer.slm2tok"
 QUANTIZATION_VERSION = 2
@@ -101,7 +102,7 @@ def pack_gguf(path: Path, out: Path, spec: ModelSpec, progress: Progress = silen
     Raises: FormatError `format.model_file` when the file is not the one that `spec` names, `format.gguf` or
         `format.unsupported` for what the file holds.
     """
-    source = source_entry(path, spec, progress)
+    source = source_entry([path], spec, progress)
     with read_gguf(path) as gguf:
         architecture = _architecture(gguf)
         _check_fixed_keys(gguf, architecture)
@@ -183,22 +184,23 @@ def write_model(
     return written
 
 
-def source_entry(path: Path, spec: ModelSpec, progress: Progress) -> FileEntry:
-    """The file's size and hash, the hash being the one that `spec` names, if it names one."""
-    total = path.stat().st_size
+def source_entry(paths: Sequence[Path], spec: ModelSpec, progress: Progress) -> FileEntry:
+    """Size and hash of a file, or of several one after another; the hash is what `spec` names, if any."""
+    total = sum(path.stat().st_size for path in paths)
     digest = hashlib.sha256()
     done = 0
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-            done += len(chunk)
-            progress("hash", done, total)
-    found = digest.hexdigest()
+    for path in paths:
+        with path.open("rb") as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+                done += len(chunk)
+                progress("hash", done, total)
+    found, name = digest.hexdigest(), paths[0].name
     if spec.file_sha256 and found != spec.file_sha256:
         raise FormatError(
             "format.model_file",
-            f"{path.name}: found sha256 {found}; allowed: sha256 {spec.file_sha256}",
-            {"file": path.name, "found": f"sha256 {found}", "allowed": f"sha256 {spec.file_sha256}"},
+            f"{name}: found sha256 {found}; allowed: sha256 {spec.file_sha256}",
+            {"file": name, "found": f"sha256 {found}", "allowed": f"sha256 {spec.file_sha256}"},
         )
     return FileEntry(spec.asset.rpartition("/")[2], done, found)
 

@@ -1,4 +1,4 @@
-"""Pack a Hugging Face model: config.json, generation_config.json, tokenizer files, model.safetensors.
+"""Pack a Hugging Face model: config.json, generation_config.json, tokenizer files, safetensors.
 
 The weights are read a few rows at a time and quantised as they go by, so the memory it takes is that of the
 largest packed tensor (165 MB for Qwen3-0.6B's embedding), not that of the file (1.5 GB).
@@ -7,6 +7,7 @@ largest packed tensor (165 MB for Qwen3-0.6B's embedding), not that of the file 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from slm2_web.compile import weights
@@ -21,16 +22,16 @@ from slm2_web.compile.hfconfig import (
 )
 from slm2_web.compile.models import ModelSpec
 from slm2_web.compile.pack import Facts, Progress, known_template, silent, source_entry, write_model
-from slm2_web.compile.safetensors import SafetensorsTensor, bad, read_safetensors
+from slm2_web.compile.safetensors import SafetensorsTensor, bad
+from slm2_web.compile.weight_files import INDEX, open_weights, weight_files
 from slm2_web.compile.weights import Loss, Quantization, plan_network
 from slm2_web.manifest import Manifest, TemplateSpec
 from slm2_web.strictjson import show
 from slm2_web.tokenizer2.tokenizer import Tokenizer
 
-WEIGHTS = "model.safetensors"
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
-# The files of a model; the second and the last may be missing.
-FILES = (CONFIG, GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG, WEIGHTS, "chat_template.jinja")
+# The files of a model besides its safetensors; the second and the last two may be missing.
+FILES = (CONFIG, GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG, "chat_template.jinja", INDEX)
 MAX_FILE_BYTES = 64 << 20
 
 # What `--quant` offers: float matrices as 4-bit blocks with an 8-bit embedding, or all in 8 bits.
@@ -54,7 +55,7 @@ def pack_hf(
 ) -> Manifest:
     """The manifest of the packed model, written to the directory `out` (replaced if it exists).
 
-    `files`: those of FILES that there are, by name. `compile_tokenizer` makes tokenizer.slm2tok of the bytes
+    `files`: those that `files_in` finds, by name. `compile_tokenizer` makes tokenizer.slm2tok of the bytes
     of tokenizer.json. `progress` as for `pack_gguf`; `report` hears what quantising each matrix lost.
 
     Raises: FormatError `format.model_file` when the weights are not those that `spec` names,
@@ -66,12 +67,11 @@ def pack_hf(
     eos_ids, defaults = parse_generation(generation, config_data, parsed.config.vocab_size)
     template = _template(files)
     tokenizer_json = _read(files, TOKENIZER)
-    if WEIGHTS not in files:
-        raise bad(WEIGHTS, "nothing", "all weights in one file of this name")
-    source = source_entry(files[WEIGHTS], spec, progress)
-    with read_safetensors(files[WEIGHTS]) as file:
+    names = weight_files(files)
+    source = replace(source_entry([files[name] for name in names], spec, progress), file=names[0])
+    with open_weights(files) as tensors:
         plan = plan_network(
-            _untied(file.tensors, parsed),
+            _untied(tensors, parsed),
             parsed.config,
             parsed.rope_theta,
             weights.SAFETENSORS,
@@ -90,8 +90,9 @@ def pack_hf(
 
 
 def files_in(directory: Path) -> dict[str, Path]:
-    """Those of FILES that are in a directory."""
-    return {name: directory / name for name in FILES if (directory / name).is_file()}
+    """The files of a directory that may be of use: those of FILES, and all safetensors."""
+    names = [*FILES, *(path.name for path in sorted(directory.glob("*.safetensors")))]
+    return {name: directory / name for name in names if (directory / name).is_file()}
 
 
 def _read(files: Mapping[str, Path], name: str) -> bytes:

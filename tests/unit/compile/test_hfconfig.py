@@ -158,6 +158,11 @@ def test_transformers_5_writes_rope_elsewhere() -> None:
     assert parse(tiny("qwen3", layer_types=full)) == parse(tiny("qwen3"))
 
 
+def test_what_says_what_we_do_anyway() -> None:
+    """As the publisher of Qwen2.5's base models writes it."""
+    assert parse({**QWEN25, "use_mrope": False}) == parse(QWEN25)
+
+
 SAME = ("llama", "qwen2", "qwen3")
 REFUSED: dict[str, tuple[tuple[str, ...], dict[str, Any], str, str]] = {
     # name: (families, fields, code, what the message names)
@@ -194,6 +199,13 @@ REFUSED: dict[str, tuple[tuple[str, ...], dict[str, Any], str, str]] = {
         {"sliding_window": 4096, "use_sliding_window": ...},
         "format.unsupported",
         "sliding_window",
+    ),
+    "positions of pictures": (SAME, {"use_mrope": True}, "format.unsupported", "use_mrope"),
+    "llama 3's rope": (
+        SAME,
+        {"rope_scaling": {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0}},
+        "format.unsupported",
+        "rope_scaling",
     ),
     "layers with a window": (
         SAME,

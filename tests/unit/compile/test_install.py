@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from slm2_web import cli
 from slm2_web.compile.assets import Asset, Fetcher, check_asset, parse_assets
-from slm2_web.compile.install import PUBLISHED, install_model
+from slm2_web.compile.install import PUBLISHED, install_directory, install_model
 from slm2_web.compile.models import MODELS
 from slm2_web.compile.sources import UrlSource
 from slm2_web.errors import AssetError, FormatError
@@ -20,6 +21,7 @@ from slm2_web.manifest import parse_manifest
 from slm2_web.packed import PackedModel, check_file
 from slm2_web.tokenizer2.runs import Trusted
 from slm2_web.tokenizer2.tokenizer import Tokenizer
+from tiny_safetensors import make_tiny_hf, split_weights
 
 ROOT = Path(__file__).parents[3]
 NAME = "qwen3-0.6b"
@@ -84,6 +86,43 @@ def test_other_files_than_the_weights_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(AssetError, match=r"^asset\.unreachable: qwen3-0\.6b/tokenizer\.json"):
         install_model(NAME, tmp_path, Fetcher(assets, tmp_path / "cache"), print)
     assert not (tmp_path / "build" / "models" / NAME).exists()
+
+
+def test_a_folder_of_the_publishers_files(tmp_path: Path, qwen3_json: Path) -> None:
+    """`--from`: nothing is fetched, and each file has to be the publisher's; the weights too."""
+    folder = tmp_path / "from"
+    folder.mkdir()
+    for path in (*PUBLISHED.rglob("*.json"), qwen3_json):
+        name = path.name if path != qwen3_json else "tokenizer.json"
+        (folder / name).write_bytes(path.read_bytes())
+    fetcher = Fetcher(ASSETS, tmp_path / "cache")
+    for data, code in ((None, "asset.unreachable"), (b"other", "asset.hash")):
+        if data is not None:
+            (folder / "model.safetensors").write_bytes(data)
+        with pytest.raises(AssetError, match=rf"^{code}: {WEIGHTS}"):
+            install_model(NAME, tmp_path, fetcher, print, source=folder)
+    assert not (tmp_path / "build").exists()
+    assert not fetcher.cache.exists()
+
+
+def test_a_model_of_ones_own(tmp_path: Path, qwen3_json: Path) -> None:
+    """In two weight files, with a real tokenizer.json; what quantising lost is said for each matrix."""
+    config = {"vocab_size": 151936, "num_hidden_layers": 1}
+    made = make_tiny_hf(tmp_path / "hf", "qwen3", config=config)
+    split_weights(made.directory, 2)
+    (made.directory / "tokenizer.json").write_bytes(qwen3_json.read_bytes())
+    said: list[str] = []
+    out = install_directory(made.directory, tmp_path, "mine", "CC0-1.0", "q8_0", said.append)
+    assert out == tmp_path / "build" / "models" / "mine"
+    model = PackedModel.open(out)
+    assert model.manifest.tensors["layers.0.ffn_down"].type == "q8_0"
+    assert Tokenizer.from_bytes(model.tokenizer_bytes).control_id(b"<|im_end|>") == 151645
+    lost = dict(re.findall(r"^(\S+): (\S+, error \d\.\d\d) % of the values \(rms\)$", "\n".join(said), re.M))
+    assert lost.keys() == {name for name, values in made.weights.items() if values.ndim == 2}
+    for text in lost.values():
+        kind, _, error = text.partition(", error ")
+        assert kind == "q8_0"
+        assert 0.3 < float(error) < 0.8
 
 
 @pytest.mark.parametrize(

@@ -220,6 +220,21 @@ def test_refuses_by_name(tmp_path: Path, name: str) -> None:
     assert not out.parent.exists() or not list(out.parent.iterdir())
 
 
+@pytest.mark.parametrize("dtype", [b"U16", b"I16"])
+@pytest.mark.parametrize("name", ["model.norm.weight", "model.layers.0.mlp.up_proj.weight"])
+def test_refuses_other_types_by_name(tmp_path: Path, name: str, dtype: bytes) -> None:
+    """A valid safetensors file, whose values are no weights of ours."""
+    made = make_tiny_hf(tmp_path / "hf", "llama")
+    path = made.files["model.safetensors"]
+    before, found, after = path.read_bytes().partition(f'"{name}": {{"dtype": "BF16"'.encode())
+    assert found
+    path.write_bytes(before + found.replace(b'"BF16"', b'"%s" ' % dtype) + after)
+    with pytest.raises(FormatError, match=r"^format\.unsupported") as caught:
+        pack(made, tmp_path / "out")
+    assert name in caught.value.message
+    assert dtype.decode().lower() in caught.value.message
+
+
 @pytest.mark.parametrize(
     "file", ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"]
 )

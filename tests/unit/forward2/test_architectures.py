@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from bit_matrix import executors
 from feeding import feed
 from float_llama import FloatLlama
 from network_cases import IDS, MODELS, POSITIONS, packed_case
@@ -21,9 +22,6 @@ from slm2_web.compile.pack_hf import QUANTIZATIONS, pack_hf
 from slm2_web.forward2 import exactmath as em
 from slm2_web.forward2 import reference
 from slm2_web.forward2.exactmath import F32
-from slm2_web.forward2.executor import Executor
-from slm2_web.forward2.native import native_executor
-from slm2_web.forward2.native_wasm import native_wasm_executor
 from slm2_web.forward2.plan import Dispatch, build_plan
 from slm2_web.forward2.reference import ReferenceExecutor, Step
 from slm2_web.manifest import ModelConfig
@@ -78,36 +76,6 @@ def test_the_networks_differ_in_what_sets_them_apart(name: str, packed: Callable
     assert same == 0 or same > 0.05
 
 
-def executors(model: PackedModel) -> dict[str, Callable[[], Coroutine[Any, Any, Executor]]]:
-    """Every executor but the reference, by name; each is tested by itself before use."""
-    limits = {"max_seq_len": 112, "max_chunk_tokens": 32}
-    return {
-        "webgpu": lambda: native_executor(model, **limits),
-        "wasm, plain memory": lambda: native_wasm_executor(model, n_threads=0, **limits),
-        "wasm, 1 thread": lambda: native_wasm_executor(model, n_threads=1, **limits),
-        "wasm, 2 threads": lambda: native_wasm_executor(model, n_threads=2, **limits),
-        "wasm, 3 threads": lambda: native_wasm_executor(model, n_threads=3, **limits),
-    }
-
-
-@pytest.mark.parametrize("name", ["qwen3", "qwen3-untied", "qwen2", "qwen2-q4_0"])
-def test_every_executor_has_the_references_bits(name: str, packed: Callable[[str], PackedModel]) -> None:
-    """Chunks of 1, 7 and 32, then a step, a truncation and other ids."""
-    model = packed(name)
-    other = [5, 6, 7]
-    expected = []
-    executor = ReferenceExecutor(model, max_seq_len=112, max_chunk_tokens=80)
-    for ids, keep in ((IDS, 0), (IDS[:1], 80), (other, 70)):
-        executor.truncate(keep)
-        expected.append(feed(executor, ids, 80))
-    for kind, make in executors(model).items():
-        found = asyncio.run(make())
-        for chunk in (1, 7, 32):
-            for (ids, keep), want in zip(((IDS, 0), (IDS[:1], 80), (other, 70)), expected, strict=True):
-                found.truncate(keep)
-                assert feed(found, ids, chunk).tobytes() == want.tobytes(), (kind, chunk, keep)
-
-
 @pytest.mark.parametrize("architecture", ["qwen2", "qwen3"])
 def test_extreme_weights_have_the_same_bits(architecture: str, tmp_path: Path) -> None:
     """Zero rows, a huge value, scales that are subnormal in f16, norm weights of 0 and of either sign."""
@@ -142,7 +110,7 @@ def test_extreme_weights_have_the_same_bits(architecture: str, tmp_path: Path) -
         model = PackedModel.open(out)
         want = feed(ReferenceExecutor(model, max_seq_len=112, max_chunk_tokens=80), IDS, 80)
         assert np.isfinite(want).all()
-        for kind, make in executors(model).items():
+        for kind, make in executors(model, max_seq_len=80, max_chunk_tokens=32).items():
             assert feed(asyncio.run(make()), IDS, 32).tobytes() == want.tobytes(), kind
 
 
