@@ -180,7 +180,7 @@ def test_a_vocabulary_that_lacks_bytes_never_gets_stuck(seed: int) -> None:
 
 
 def test_speed(qwen3_tokens: Tokens) -> None:
-    """A state that is met first costs a walk over the vocabulary, and next to nothing when it is met again."""
+    """A state that is met first costs a walk over the vocabulary, next to nothing when met again."""
     found = language(qwen3_tokens, {"type": "json_object"})
     state = found._automaton.after(found._automaton.start, b'{"a": "')
     found._walk(state)
