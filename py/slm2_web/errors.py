@@ -27,6 +27,10 @@ CODES: Mapping[str, tuple[str, str]] = {
     "input.json": ("The request is not valid JSON of the expected shape.", "Correct the request."),
     "input.model": ("No such model is installed.", "Check the model's name, or compile it first."),
     "input.params": ("A generation parameter is out of its range.", "Correct the parameter."),
+    "input.response_format": (
+        "The wanted form of the reply is not one that can be enforced.",
+        "Correct the schema or the pattern; the message names what is not supported.",
+    ),
     "input.token_id": ("A token id does not exist in this vocabulary.", "Use ids of this model only."),
     "input.budget": ("The prompt does not fit into the context.", "Shorten the message or start a new chat."),
     "template.role": ("A message has a role that the model does not know.", "Use system, user or assistant."),

@@ -199,7 +199,7 @@ class Session:
             self._check_turn(turn)
             assert logits is not None
             context = prompt + generated
-            token_id = sample(logits, context, params, len(context), self._tokenizer.n_tokens).id
+            token_id = sample(logits, prompt, generated, params, self._tokenizer.n_tokens).id
             digests.append(digest(logits))
             generated.append(token_id)
             timings.decode_ms.append((time.perf_counter() - start) * 1e3)

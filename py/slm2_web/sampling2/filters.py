@@ -23,9 +23,10 @@ from slm2_web.sampling2 import exactmath
 
 F32 = NDArray[np.float32]
 Mask = NDArray[np.bool_]
+Ids = NDArray[np.int64]
 
 WEIGHT_BITS: Final = 62
-# Top-p sorts at most about this many values, cutting down before; never seen in a result.
+# Top-p sorts at once at most this many values; never seen in a result.
 _SORT_SIZE: Final = 1024
 
 
@@ -72,6 +73,20 @@ def penalize_repetition(values: F32, context_ids: Sequence[int] | NDArray[np.int
     return result
 
 
+def penalize_presence(values: F32, generated_ids: Sequence[int], presence: float, frequency: float) -> F32:
+    """`values` less `count * frequency`, then less `presence`, for each generated id, in float32.
+
+    Ids beyond `values` are passed over. Source: OpenAI's API reference, presence and frequency penalties.
+    """
+    ids, counts = np.unique(np.asarray(generated_ids, dtype=np.int64), return_counts=True)
+    known = ids < values.size
+    ids, counts = ids[known], counts[known].astype(np.float32)
+    result = values.copy()
+    with np.errstate(over="ignore"):
+        result[ids] = result[ids] - counts * np.float32(frequency) - np.float32(presence)
+    return result
+
+
 def scale_by_temperature(values: F32, temperature: float) -> F32:
     """`values / temperature`; `temperature` > 0."""
     with np.errstate(over="ignore"):
@@ -93,32 +108,66 @@ def keep_top_p(values: F32, p: float) -> Mask:
     Seen from below, as the publisher's pipeline has it: sort ascending (ties by id ascending), add up the
     probabilities, remove while float32(sum) <= float32(1 - p); the last one stays.
     """
-    n = values.size
     if p >= 1:
-        return np.ones(n, dtype=np.bool_)
+        return np.ones(values.size, dtype=np.bool_)
     limit = np.float32(1 - p) * np.float32(2.0**WEIGHT_BITS)
-    kept = np.zeros(n, dtype=np.bool_)
-    # Cut the part that needs sorting down by value: sums of integers tell without order on which side of a
-    # value the boundary lies. `below` is the mass of all that is removed already.
-    part, ids, mass, below = values, np.arange(n), weights(softmax(values)), np.int64(0)
-    share = 16  # most often the boundary lies near the top; after that, halve
-    while part.size > _SORT_SIZE:
-        middle = part.size - part.size // share
-        high = part >= np.partition(part, middle)[middle]
-        if high.all():
-            break  # at least half are equal
-        low_mass = mass[~high].sum()
-        if (below + low_mass).astype(np.float32) <= limit:
-            below += low_mass
-        else:
-            kept[ids[high]] = True
-            high = ~high
-        part, ids, mass = part[high], ids[high], mass[high]
-        share = 2
-    order = np.argsort(part, kind="stable")
-    stays = (np.cumsum(mass[order]) + below).astype(np.float32) > limit
-    kept[ids[order[stays]]] = True
-    kept[ids[order[-1]]] |= not kept.any()
+    mass = weights(softmax(values))
+    above, part, below = _around(values, mass, limit)
+    order = part[np.argsort(values[part], kind="stable")]
+    kept = above
+    kept[order[(np.cumsum(mass[order]) + below).astype(np.float32) > limit]] = True
+    kept[order[-1]] |= not kept.any()
+    return kept
+
+
+def _around(values: F32, mass: NDArray[np.int64], limit: np.float32) -> tuple[Mask, Ids, np.int64]:
+    """Where the running sum of `mass`, by value ascending, passes `limit`: (the values above that place, the
+    ids around it, the mass below them). Only those around it need sorting.
+
+    A histogram over the upper half of a value's bits, in the order of values, finds the place in linear time.
+    """
+    if values.size <= _SORT_SIZE:
+        return np.zeros(values.size, dtype=np.bool_), np.arange(values.size), np.int64(0)
+    bits = (values + np.float32(0)).view(np.int32)  # -0 becomes +0: they are equal
+    bins = ((bits ^ (bits >> 31 & 0x7FFFFFFF)) >> 16) + (1 << 15)
+    # Sums of doubles below 2^53 are exact: 31 bits of each mass at a time.
+    high, low = (np.bincount(bins, half, minlength=1 << 16) for half in (mass >> 31, mass & 0x7FFFFFFF))
+    ends = np.cumsum((high.astype(np.int64) << 31) + low.astype(np.int64))
+    edge = min(int(np.searchsorted(ends.astype(np.float32), limit, side="right")), int(bins.max()))
+    return bins > edge, np.flatnonzero(bins == edge), ends[edge - 1] if edge else np.int64(0)
+
+
+def keep_largest(values: F32, k: int) -> Mask:
+    """The k largest, of equals the lower ids. k <= 0 or k >= n keeps all."""
+    kept = keep_top_k(values, k)
+    surplus = int(np.count_nonzero(kept)) - k
+    if 0 < k < values.size and surplus:
+        kept[np.flatnonzero(kept & (values == values[kept].min()))[-surplus:]] = False
+    return kept
+
+
+def keep_nucleus(values: F32, p: float) -> Mask:
+    """The fewest values, by (value descending, id ascending), whose probability reaches p. p >= 1 keeps all.
+
+    float32 of the running sum is compared with float32(p).
+    """
+    if p >= 1:
+        return np.ones(values.size, dtype=np.bool_)
+    mass = weights(softmax(values))
+    order = np.argsort(-values, kind="stable")
+    reached = np.cumsum(mass[order]).astype(np.float32) >= np.float32(p) * np.float32(2.0**WEIGHT_BITS)
+    kept = np.zeros(values.size, dtype=np.bool_)
+    kept[order[: int(reached.argmax()) + 1 if reached.any() else values.size]] = True
+    return kept
+
+
+def keep_near_largest(values: F32, min_p: float) -> Mask:
+    """Those not below `max + log(min_p)`, in float32. A min_p that float32 takes for 0 keeps all."""
+    share = np.float64(np.float32(min_p))  # a double's normal number even where float32's is subnormal
+    if share <= 0:
+        return np.ones(values.size, dtype=np.bool_)
+    distance = np.float32(exactmath.log(np.array([share]))[0])
+    kept: Mask = values >= values.max() + distance
     return kept
 
 

@@ -18,6 +18,10 @@ MAX_SEED: Final = (1 << 64) - 1
 MAX_SAFE_INTEGER: Final = (1 << 53) - 1  # the largest integer that survives a JSON number in JavaScript
 MAX_STOPS: Final = 16
 MAX_STOP_BYTES: Final = 1024
+MAX_ID: Final = (1 << 31) - 1
+MAX_BANNED_IDS: Final = 1024
+MAX_LOGPROBS: Final = 20
+PROFILE_NAMES: Final = ("transformers", "llama.cpp")
 
 # Greedy, every filter off.
 NEUTRAL: Final[Mapping[str, Any]] = {
@@ -26,6 +30,11 @@ NEUTRAL: Final[Mapping[str, Any]] = {
     "top_p": 1.0,
     "min_p": 0.0,
     "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "banned_ids": (),
+    "profile": "transformers",
+    "logprobs": None,
     "seed": 0,
     "max_tokens": 512,
     "stop": (),
@@ -41,6 +50,11 @@ class SamplingParams:
     top_p: float
     min_p: float
     repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    banned_ids: tuple[int, ...]
+    profile: str
+    logprobs: int | None
     seed: int
     max_tokens: int
     stop: tuple[bytes, ...]
@@ -53,6 +67,11 @@ class SamplingParams:
             "top_p": self.top_p,
             "min_p": self.min_p,
             "repetition_penalty": self.repetition_penalty,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "banned_ids": list(self.banned_ids),
+            "profile": self.profile,
+            "logprobs": self.logprobs,
             "seed": self.seed if self.seed <= MAX_SAFE_INTEGER else str(self.seed),
             "max_tokens": self.max_tokens,
             "stop": [stop.decode("utf-8") for stop in self.stop],
@@ -74,13 +93,16 @@ def parse_params(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> Samplin
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a parameter may be: `accept` gives the checked value, or None to refuse."""
+    """What a parameter may be: `accept` gives the checked value, or None to refuse. `null`: or None."""
 
     allowed: str
     accept: Callable[[Any], Any]
+    null: bool = False
 
     def check(self, place: str, value: object) -> Any:
         """The checked value. Raises: InputError `input.params`."""
+        if value is None and self.null:
+            return None
         accepted = self.accept(value)
         if accepted is None:
             raise _bad(place, show(value), self.allowed)
@@ -108,6 +130,24 @@ def _integer(low: int, high: int) -> Callable[[Any], int | None]:
         return value if low <= value <= high else None
 
     return accept
+
+
+def _signed(high: float) -> Callable[[Any], float | None]:
+    """Numbers from -high to high; -0 is 0."""
+
+    def accept(value: Any) -> float | None:
+        number = real(value, -high, high)
+        return None if number is None else number + 0.0
+
+    return accept
+
+
+def _ids(value: Any) -> tuple[int, ...] | None:
+    """Distinct ids, ascending."""
+    if not isinstance(value, list | tuple) or len(value) > MAX_BANNED_IDS:
+        return None
+    ids = [_integer(0, MAX_ID)(item) for item in value]
+    return None if None in ids else tuple(sorted({token_id for token_id in ids if token_id is not None}))
 
 
 def _seed(value: Any) -> int | None:
@@ -143,6 +183,11 @@ RULES: Final[Mapping[str, Rule]] = {
         "a number from 0.001 to 1000, above 0; 1 is off",
         _real(1e-3, 1000),
     ),
+    "presence_penalty": Rule("a number from -2 to 2; 0 is off", _signed(2)),
+    "frequency_penalty": Rule("a number from -2 to 2; 0 is off", _signed(2)),
+    "banned_ids": Rule(f"a list of at most {MAX_BANNED_IDS} ids, integers from 0 to {MAX_ID}", _ids),
+    "profile": Rule(" | ".join(PROFILE_NAMES), lambda value: value if value in PROFILE_NAMES else None),
+    "logprobs": Rule(f"null (off), or an integer from 0 to {MAX_LOGPROBS}", _integer(0, MAX_LOGPROBS), True),
     "seed": Rule(f"an integer from 0 to {MAX_SEED}, or its decimal digits as a string", _seed),
     "max_tokens": Rule("an integer from 1 to 1048576", _integer(1, 1 << 20)),
     "stop": Rule(

@@ -1,8 +1,11 @@
 """From logits to one id, in a fixed order, replayable at any position.
 
-    mask ids without a token -> repetition penalty -> temperature -> top-k -> top-p -> min-p -> draw
+    mask -> repetition penalty -> frequency, presence penalty -> the profile's steps -> draw
 
-Temperature 0 takes the largest logit after the penalty (the lowest id among equals) and draws nothing.
+The mask leaves out ids without a token, banned ones, and those that a caller doesn't allow. A profile
+(`PROFILES`) is the order of temperature, top-k, top-p and min-p, and how each takes ties.
+
+Temperature 0 takes the largest logit after the penalties (the lowest id among equals) and draws nothing.
 The draw needs no floating point: with the kept probabilities as integers w (multiples of 2^-62) of sum W,
 and the 53 random bits u of the position, it takes the first kept id, ascending, at which the running sum
 of w exceeds floor(u * W / 2^53).
@@ -10,13 +13,14 @@ of w exceeds floor(u * W / 2^53).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slm2_web.errors import DeviceError
+from slm2_web.errors import DeviceError, InputError
 from slm2_web.sampling2 import filters
 from slm2_web.sampling2.params import SamplingParams
 from slm2_web.sampling2.rng import DRAW_BITS, draw_bits
@@ -31,42 +35,104 @@ class Draw:
     probs: NDArray[np.float32]
 
 
+# i32[n] ascending ids and their f32[n] values
+Candidates = tuple[NDArray[np.int32], NDArray[np.float32]]
+Step = Callable[[Candidates, SamplingParams], Candidates]
+
+
 def sample(
     logits: NDArray[np.float32],
-    context_ids: Sequence[int],
+    prompt_ids: Sequence[int],
+    generated_ids: Sequence[int],
     params: SamplingParams,
-    position: int,
     n_tokens: int,
+    *,
+    position: int | None = None,
+    allowed: NDArray[np.bool_] | None = None,
 ) -> Draw:
-    """The id at `position`, the index in the sequence of the id to come.
+    """The id that follows `prompt_ids` and `generated_ids`.
 
-    `logits`: f32[vocab_size]; `context_ids`: prompt and generated ids; ids from `n_tokens` on have no token.
+    `logits`: f32[vocab_size]; ids from `n_tokens` on have no token; `allowed`: bool[n_tokens], those that may
+    be drawn. `position`, the index in the sequence of the id to come, picks the random bits; by default
+    the number of ids before it.
 
     Raises: DeviceError `device.bad_logits`, with the position, when a logit is not finite, or grows beyond
-    float32 under the parameters.
+    float32 under the parameters. InputError `input.params` when `banned_ids` leave nothing.
     """
     assert logits.dtype == np.float32, logits.dtype
     assert 1 <= n_tokens <= logits.size, (n_tokens, logits.size)
+    if position is None:
+        position = len(prompt_ids) + len(generated_ids)
     _check_finite(logits, position)
     values = filters.with_token(logits, n_tokens)
     if params.repetition_penalty != 1:
-        values = filters.penalize_repetition(values, context_ids, params.repetition_penalty)
+        values = filters.penalize_repetition(values, [*prompt_ids, *generated_ids], params.repetition_penalty)
+    if params.presence_penalty or params.frequency_penalty:
+        values = filters.penalize_presence(
+            values, generated_ids, params.presence_penalty, params.frequency_penalty
+        )
+    candidates = _allowed(values, params.banned_ids, allowed)
+    _check_below_infinity(candidates, position)
     if params.temperature == 0:
-        _check_below_infinity(values, position)
-        best = int(values.argmax())
-        return Draw(best, np.array([best], dtype=np.int32), np.ones(1, dtype=np.float32))
-    values = filters.scale_by_temperature(values, params.temperature)
-    _check_below_infinity(values, position)
-
-    ids = np.arange(n_tokens, dtype=np.int32)
-    if params.top_k > 0:
-        ids, values = _keep(ids, values, filters.keep_top_k(values, params.top_k))
-    if params.top_p < 1:
-        ids, values = _keep(ids, values, filters.keep_top_p(values, params.top_p))
-    if params.min_p > 0:
-        ids, values = _keep(ids, values, filters.keep_min_p(values, params.min_p))
+        ids, values = candidates
+        best = ids[[int(values.argmax())]]
+        return Draw(int(best[0]), best, np.ones(1, dtype=np.float32))
+    for step in PROFILES[params.profile]:
+        candidates = step(candidates, params)
+    _check_below_infinity(candidates, position)
+    ids, values = candidates
     probs = filters.softmax(values)
     return Draw(int(ids[choose(probs, draw_bits(params.seed, position))]), ids, probs)
+
+
+def _allowed(
+    values: NDArray[np.float32], banned_ids: Sequence[int], allowed: NDArray[np.bool_] | None
+) -> Candidates:
+    ids = np.arange(values.size, dtype=np.int32)
+    if allowed is None and not banned_ids:
+        return ids, values
+    mask = np.ones(values.size, dtype=np.bool_) if allowed is None else allowed.copy()
+    mask[[token_id for token_id in banned_ids if token_id < values.size]] = False
+    if not mask.any():
+        raise InputError(
+            "input.params",
+            "params.banned_ids: nothing is left to draw from; allowed: at least one id",
+            {"place": "params.banned_ids", "found": "every id that may follow", "allowed": "fewer"},
+        )
+    return ids[mask], values[mask]
+
+
+def _temperature(candidates: Candidates, params: SamplingParams) -> Candidates:
+    ids, values = candidates
+    return ids, filters.scale_by_temperature(values, params.temperature)
+
+
+def _filter(keep: Callable[[NDArray[np.float32], Any], filters.Mask], name: str) -> Step:
+    """The step that keeps what `keep(values, parameter)` keeps."""
+
+    def step(candidates: Candidates, params: SamplingParams) -> Candidates:
+        ids, values = candidates
+        mask = keep(values, getattr(params, name))
+        return ids[mask], values[mask]
+
+    return step
+
+
+# The steps between the penalties and the draw, in order.
+PROFILES: Final[Mapping[str, tuple[Step, ...]]] = {
+    "transformers": (
+        _temperature,
+        _filter(filters.keep_top_k, "top_k"),
+        _filter(filters.keep_top_p, "top_p"),
+        _filter(filters.keep_min_p, "min_p"),
+    ),
+    "llama.cpp": (
+        _filter(filters.keep_largest, "top_k"),
+        _filter(filters.keep_nucleus, "top_p"),
+        _filter(filters.keep_near_largest, "min_p"),
+        _temperature,
+    ),
+}
 
 
 def choose(probs: NDArray[np.float32], bits: int) -> int:
@@ -76,12 +142,6 @@ def choose(probs: NDArray[np.float32], bits: int) -> int:
     return int(np.searchsorted(running, target, side="right"))
 
 
-def _keep(
-    ids: NDArray[np.int32], values: NDArray[np.float32], mask: filters.Mask
-) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    return ids[mask], values[mask]
-
-
 def _check_finite(logits: NDArray[np.float32], position: int) -> None:
     finite = np.isfinite(logits)
     if not finite.all():
@@ -89,11 +149,12 @@ def _check_finite(logits: NDArray[np.float32], position: int) -> None:
         raise _bad_logits(position, first, float(logits[first]))
 
 
-def _check_below_infinity(values: NDArray[np.float32], position: int) -> None:
+def _check_below_infinity(candidates: Candidates, position: int) -> None:
     """Refuse a largest value that the parameters have driven to infinity: no distribution is left."""
+    ids, values = candidates
     best = int(values.argmax())
     if not np.isfinite(values[best]):
-        raise _bad_logits(position, best, float(values[best]))
+        raise _bad_logits(position, int(ids[best]), float(values[best]))
 
 
 def _bad_logits(position: int, token_id: int, value: float) -> DeviceError:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slm2_web.errors import InputError
-from slm2_web.sampling2.params import MAX_SEED, NEUTRAL, RULES, SamplingParams, parse_params
+from slm2_web.sampling2.params import MAX_SEED, NEUTRAL, PROFILE_NAMES, RULES, SamplingParams, parse_params
 
 GOOD: list[tuple[str, Any, Any]] = [
     ("temperature", 0, 0.0),
@@ -25,6 +25,15 @@ GOOD: list[tuple[str, Any, Any]] = [
     ("min_p", 1, 1.0),
     ("repetition_penalty", 0.001, 0.001),
     ("repetition_penalty", 1000, 1000.0),
+    ("presence_penalty", -2, -2.0),
+    ("presence_penalty", 2, 2.0),
+    ("frequency_penalty", -0.0, 0.0),
+    ("banned_ids", [], ()),
+    ("banned_ids", [5, 2**31 - 1, 0, 5], (0, 5, 2**31 - 1)),
+    ("profile", "llama.cpp", "llama.cpp"),
+    ("logprobs", None, None),
+    ("logprobs", 0, 0),
+    ("logprobs", 20, 20),
     ("seed", 0, 0),
     ("seed", MAX_SEED, MAX_SEED),
     ("seed", str(MAX_SEED), MAX_SEED),
@@ -45,6 +54,11 @@ BAD: dict[str, list[Any]] = {
     "top_p": [HUGE, -HUGE, 0, 0.0, -0.1, 1.0000001, NAN, "1", None, True],
     "min_p": [HUGE, -HUGE, -1e-9, 1.01, NAN, None],
     "repetition_penalty": [HUGE, -HUGE, 0, 0.0, -1, 1e-4, 1001, INF, None, True],
+    "presence_penalty": [HUGE, -HUGE, -2.1, 2.1, NAN, INF, "0", None, True],
+    "frequency_penalty": [HUGE, -HUGE, -2.1, 2.1, NAN, None],
+    "banned_ids": [None, 1, "1", [-1], [2**31], [1.0], [True], [None], list(range(1025)), {}],
+    "profile": ["", "Transformers", "llama", None, 1, ["transformers"], {}],
+    "logprobs": [-1, 21, 1.0, True, "5", []],
     "seed": [
         HUGE,
         str(HUGE),
@@ -114,6 +128,11 @@ PARAMS = st.fixed_dictionaries(
         "top_p": st.floats(0, 1, exclude_min=True),
         "min_p": st.floats(0, 1),
         "repetition_penalty": st.floats(0.001, 1000),
+        "presence_penalty": st.floats(-2, 2),
+        "frequency_penalty": st.floats(-2, 2),
+        "banned_ids": st.lists(st.integers(0, 2**31 - 1), max_size=8),
+        "profile": st.sampled_from(PROFILE_NAMES),
+        "logprobs": st.one_of(st.none(), st.integers(0, 20)),
         "seed": st.integers(0, MAX_SEED),
         "max_tokens": st.integers(1, 1 << 20),
         "stop": st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=20), max_size=16),

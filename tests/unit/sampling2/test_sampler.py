@@ -36,7 +36,7 @@ def array(values: object) -> F32:
 
 
 def draw(logits: F32, p: SamplingParams, *, context: tuple[int, ...] = (), position: int = 0) -> Draw:
-    return sample(logits, context, p, position, logits.size)
+    return sample(logits, context, (), p, logits.size, position=position)
 
 
 # --- reported faults -------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ def test_smp_16_rows_without_a_token_are_never_sampled() -> None:
     logits = np.zeros(given_["n_logits"], dtype=np.float32)
     logits[given_["argmax_at"]], logits[given_["second_at"]] = 30, 20
     for p in (params(), params(temperature=1, top_k=1), params(temperature=0.01)):
-        found = sample(logits, (), p, 7, expected["valid_ids"])
+        found = sample(logits, (), (), p, expected["valid_ids"], position=7)
         assert found.id == expected["token"]
         assert found.kept_ids.max() < expected["valid_ids"]
 
@@ -146,7 +146,7 @@ def test_the_fixed_order(
 ) -> None:
     """Working on the kept ids alone gives what working on the whole vector gives."""
     p = params(**raw)
-    found = sample(logits, context, p, position, logits.size - less)
+    found = sample(logits, context, (), p, logits.size - less, position=position)
     expected = oracle(logits, context, p, logits.size - less)
     assert dict(zip(found.kept_ids.tolist(), found.probs.tolist(), strict=True)) == expected
     assert found.kept_ids.tolist() == sorted(expected)
@@ -245,7 +245,7 @@ def test_draws_are_pinned() -> None:
     ]
     found = [
         [
-            sample(logits, (9, 99, 999), params(seed=2**63 + 5, **s), position, 49_000).id
+            sample(logits, (9, 99, 999), (), params(seed=2**63 + 5, **s), 49_000, position=position).id
             for position in range(5)
         ]
         for s in settings
@@ -265,6 +265,6 @@ def test_speed() -> None:
     best = math.inf
     for position in range(5):
         start = time.perf_counter()
-        sample(logits, range(2000), p, position, 151_669)
+        sample(logits, range(2000), (), p, 151_669, position=position)
         best = min(best, time.perf_counter() - start)
     assert best < 0.025

@@ -1,0 +1,1 @@
+"""Constrained output: a language (a JSON schema, a pattern) -> the tokens that may follow."""
