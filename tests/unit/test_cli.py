@@ -164,6 +164,11 @@ def test_sample(slm2_web: Slm2Web) -> None:
     penalty = {"logits": logits, "context_ids": [0, 0], "params": {"repetition_penalty": 3}}
     assert slm2_web("sample", penalty).value["id"] == 1
     assert slm2_web("sample", {"logits": [0, 0, 9], "n_tokens": 2}).value["id"] == 0
+    counted = {"logits": logits, "generated_ids": [0, 0], "params": {"frequency_penalty": 0.6, "logprobs": 1}}
+    found_counted = slm2_web("sample", counted).value
+    assert found_counted["id"] == 1
+    assert [entry["id"] for entry in found_counted["logprobs"]["top"]] == [0]
+    assert found_counted["logprobs"]["logprob"] < found_counted["logprobs"]["top"][0]["logprob"]
 
 
 @pytest.mark.parametrize(
@@ -182,6 +187,8 @@ def test_sample(slm2_web: Slm2Web) -> None:
         ({"logits": [1e39, 0]}, "device.bad_logits"),
         ({"logits": [1], "context_ids": [1]}, "input.token_id"),
         ({"logits": [1], "context_ids": [-1]}, "input.token_id"),
+        ({"logits": [1], "generated_ids": [1]}, "input.token_id"),
+        ({"logits": [1], "params": {"banned_ids": [0]}}, "input.params"),
         ({"logits": [1], "params": {"top_p": 0}}, "input.params"),
         ({"logits": [1], "params": []}, "input.json"),
         ({"logits": [1], "params": {"seed": 1}, "seed": 1}, "input.json"),

@@ -9,6 +9,7 @@ temperature and filters change what is drawn and not these numbers.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,10 @@ class Logprobs:
 
     chosen: float
     top: tuple[tuple[int, float], ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """`{"logprob", "top": [{"id", "logprob"}, ...]}`."""
+        return {"logprob": self.chosen, "top": [{"id": i, "logprob": value} for i, value in self.top]}
 
 
 def log_probabilities(logits: NDArray[np.float32], n_tokens: int, chosen_id: int, n_top: int) -> Logprobs:
