@@ -2,7 +2,8 @@
 //
 // Theory of operation. Python (bridge/webgpu.py) makes the device, the buffers, the pipelines and the bind groups,
 // and hands them over once; what is left here is the loop that runs for each token, and the care for a device
-// that fails. WebGPU tells of failures late and elsewhere: a bad submit changes nothing, and the readback gives
+// that fails. Values are read where they were mapped: a pass hands out a view of the staging buffer, which stays
+// mapped until the next pass, and Python copies from it once. WebGPU tells of failures late and elsewhere: a bad submit changes nothing, and the readback gives
 // what was there before. So every pass stands in error scopes of its own, and its values are given out only
 // when these have been looked into. What goes wrong once is wrong for good: each later call throws it again.
 
@@ -11,6 +12,12 @@ import { DeviceError, ProtocolError } from "../protocol.js";
 /** A number of workgroups, ceil(variable * mul / div), where variable 0 is 1, 1 is n_tokens, 2 is seq_len.
  * @typedef {[number, number, number]} Extent */
 /** @typedef {{pipeline: GPUComputePipeline, group: GPUBindGroup, grid: [Extent, Extent, Extent]}} Command */
+
+// Firefox looks for finished work every 100 ms, or when something is submitted, be it nothing: a submission every
+// millisecond (every 4 later on, as browsers slow nested timers down) brings a pass's values when they are there.
+// Elsewhere it would only cost time.
+const NEEDS_POKES = navigator.userAgent.includes("Firefox/");
+const POKE_MS = 1;
 
 export class Replay {
   /** @type {Map<string, Command[]>} */
@@ -66,7 +73,7 @@ export class Replay {
 
   /** Writes the step and the ids, runs programs in one submission, gives the first `size` bytes of a buffer.
    *
-   * Throws DeviceError `device.lost`, `device.out_of_memory`.
+   * The values are there until the next pass. Throws DeviceError `device.lost`, `device.out_of_memory`.
    * @param {string[]} programs @param {[number, number, number, number]} step zero, n_tokens, pos, seq_len
    * @param {number[]} ids @param {string} read @param {number} size in bytes
    * @returns {Promise<Float32Array>} */
@@ -77,22 +84,35 @@ export class Replay {
     const errors = this.#closeScopes();
     /** @type {unknown} */
     let unmapped = null;
-    await staging.mapAsync(GPUMapMode.READ, 0, size).catch((error) => (unmapped = error));
+    const mapped = staging.mapAsync(GPUMapMode.READ, 0, size).catch((error) => (unmapped = error));
+    if (NEEDS_POKES) this.#poke(mapped);
+    await mapped;
     await this.#throwAny(errors);
     if (unmapped) {
       // A lost device rejects the map a moment before it says that it is lost.
       await new Promise((resolve) => setTimeout(resolve, 0));
       throw this.#failure ?? this.#fail("device.lost", String(unmapped));
     }
-    const values = new Float32Array(staging.getMappedRange(0, size).slice(0));
-    staging.unmap();
-    return values;
+    return new Float32Array(staging.getMappedRange(0, size));
+  }
+
+  /** Submits nothing now and then until `mapped` is settled. @param {Promise<unknown>} mapped */
+  async #poke(mapped) {
+    let waiting = true;
+    mapped.then(() => (waiting = false));
+    for (;;) {
+      await new Promise((resolve) => setTimeout(resolve, POKE_MS));
+      if (!waiting) return;
+      this.#device.queue.submit([]);
+    }
   }
 
   /** @param {string[]} programs @param {[number, number, number, number]} step @param {number[]} ids
    * @param {string} read @param {number} size @returns {GPUBuffer} */
   #submit(programs, step, ids, read, size) {
     const device = this.#device;
+    const staging = this.#stagingOf(size);
+    staging.unmap();
     device.queue.writeBuffer(this.buffer("step"), 0, new Uint32Array(step));
     if (ids.length) device.queue.writeBuffer(this.buffer("ids"), 0, new Uint32Array(ids));
     const encoder = device.createCommandEncoder();
@@ -107,7 +127,6 @@ export class Replay {
       }
     }
     pass.end();
-    const staging = this.#stagingOf(size);
     encoder.copyBufferToBuffer(this.buffer(read), 0, staging, 0, size);
     device.queue.submit([encoder.finish()]);
     return staging;

@@ -3,7 +3,9 @@
 // xq: i8[n_tokens, COLS] in groups of 32; xm: (d_x, d_x * sum q_x)[n_tokens, COLS/32]
 // quants: i8[ROWS, COLS]; scales: f16 d[ROWS, COLS/32]. A weight is d * q.
 // y: f32[n_tokens, STRIDE]. ADD = 1 adds to what y holds. LAST = 1 takes the last token only, as row 0.
-// One invocation: one row, TOKENS tokens (at most 4). Workgroup: 64 rows. Grid: (ROWS / 64, n_tokens / TOKENS).
+// One workgroup of 64: 8 rows of one token, 8 invocations to a row, one for each of the contract's lanes: they read
+// neighbouring blocks, 256 bytes of a row at a time. 32 neighbouring invocations are 4 rows by 8 lanes, 4
+// neighbours are rows. Grid: (ROWS / 8, n_tokens).
 // Order: group g belongs to lane g mod 8; a lane adds its groups in ascending order from +0; the lanes are
 // added in ascending order from +0.
 
@@ -19,7 +21,6 @@ override COLS: u32;
 override ROWS: u32;
 override STRIDE: u32;
 override OFFSET: u32;
-override TOKENS: u32;
 override ADD: u32;
 override LAST: u32;
 
@@ -43,49 +44,62 @@ fn half_to_f32(h: u32) -> f32 {
   return bitcast<f32>(select(normal, tiny, magnitude < 0x400u));
 }
 
-const LANES = 8u;
-
 fn dot4(a: vec4<u32>, b: vec4<u32>) -> i32 {
   return dot4I8Packed(a.x, b.x) + dot4I8Packed(a.y, b.y) + dot4I8Packed(a.z, b.z) + dot4I8Packed(a.w, b.w);
 }
 
+// A group of 32: its bytes, its scale, and what an offset is multiplied by or is.
+struct Block { low: vec4<u32>, high: vec4<u32>, scale: f32, offset: f32 }
+
+// Block `at` of the weights.
+fn weights_q8_0(at: u32) -> Block {
+  let d = half_to_f32((scales[at >> 1u] >> (16u * (at & 1u))) & 0xffffu);
+  return Block(quants[2u * at], quants[2u * at + 1u], d, 0.0);
+}
+
+// Group `at` of the activations.
+fn activations(at: u32) -> Block {
+  return Block(xq[2u * at], xq[2u * at + 1u], xm[at].x, xm[at].y);
+}
+
+// A group's share of a row's sum.
+fn term_scaled(w: Block, x: Block) -> f32 {
+  let dot = dot4(w.low, x.low) + dot4(w.high, x.high);
+  return sep(f32(dot) * sep(w.scale * x.scale));
+}
+
+const LANES = 8u;
+const TILE_ROWS = 8u;
+var<workgroup> lanes: array<f32, LANES * TILE_ROWS>;
+
 @compute @workgroup_size(64)
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-  let row = id.x;
-  if (row >= ROWS) {
-    return;
-  }
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {
   let groups = COLS / 32u;
-  let first = select(id.y * TOKENS, step.n_tokens - 1u, LAST == 1u);
-  var total = array<f32, 4>(nothing(), nothing(), nothing(), nothing());
-  for (var lane = 0u; lane < LANES; lane++) {
-    var acc = array<f32, 4>(nothing(), nothing(), nothing(), nothing());
-    for (var g = lane; g < groups; g += LANES) {
-      let block = row * groups + g;
-      let w0 = quants[2u * block];
-      let w1 = quants[2u * block + 1u];
-      let d = half_to_f32((scales[block >> 1u] >> (16u * (block & 1u))) & 0xffffu);
-      for (var t = 0u; t < TOKENS; t++) {
-        if (first + t < step.n_tokens) {
-          let at = (first + t) * groups + g;
-          let x_meta = xm[at];
-          let dot = dot4(w0, xq[2u * at]) + dot4(w1, xq[2u * at + 1u]);
-          acc[t] = sep(acc[t] + sep(f32(dot) * sep(d * x_meta.x)));
-        }
-      }
-    }
-    for (var t = 0u; t < TOKENS; t++) {
-      total[t] = sep(total[t] + acc[t]);
+  let token = select(group.y, step.n_tokens - 1u, LAST == 1u);
+  let lane = (index / 4u) % LANES;
+  let slot = index % 4u + index / 32u * 4u;
+  // Past the last row, the last one once more, and not stored.
+  let first = min(group.x * TILE_ROWS + slot, ROWS - 1u) * groups;
+  var acc = nothing();
+  // A number of turns that is fixed with the pipeline, so that compilers unroll them and reads overlap.
+  for (var start = 0u; start < groups; start += LANES) {
+    let g = start + lane;
+    if (groups % LANES == 0u || g < groups) {
+      acc = sep(acc + term_scaled(weights_q8_0(first + g), activations(token * groups + g)));
     }
   }
-  for (var t = 0u; t < TOKENS; t++) {
-    if (first + t < step.n_tokens) {
-      let place = select(first + t, 0u, LAST == 1u) * STRIDE + OFFSET + row;
-      if (ADD == 1u) {
-        y[place] = sep(y[place] + total[t]);
-      } else {
-        y[place] = total[t];
-      }
+  lanes[lane * TILE_ROWS + slot] = acc;
+  workgroupBarrier();
+  let row = group.x * TILE_ROWS + index;
+  if (index < TILE_ROWS && row < ROWS) {
+    var total = nothing();
+    for (var i = 0u; i < LANES; i++) {
+      total = sep(total + lanes[i * TILE_ROWS + index]);
     }
+    let place = select(token, 0u, LAST == 1u) * STRIDE + OFFSET + row;
+    if (ADD == 1u) {
+      total = sep(y[place] + total);
+    }
+    y[place] = total;
   }
 }

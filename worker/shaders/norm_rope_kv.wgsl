@@ -6,7 +6,8 @@
 // kvq: i8[2, MAX_SEQ, N_KV_HEADS, HEAD_DIM], k then v; kvs: f32[2, MAX_SEQ, N_KV_HEADS, HEAD_DIM / 32]
 // Element i of a head's first half and element i of its second are a pair: (a, b) -> (a cos - b sin, b cos + a sin).
 // A head's norm keeps the order of rmsnorm_quantize.wgsl over HEAD_DIM columns: 32 lanes, a binary tree.
-// One invocation: one group of 32 of one token. Grid: (groups in a row of qkv / 64, n_tokens).
+// One workgroup of 32: one head of one token, an invocation 4 elements at a time, eight neighbours a group.
+// Grid: (N_HEADS + 2 * N_KV_HEADS, n_tokens).
 
 struct Step { zero: u32, n_tokens: u32, pos: u32, seq_len: u32 }
 @group(0) @binding(0) var<uniform> step: Step;
@@ -29,6 +30,10 @@ override EPS: f32;
 // compilers do cancel a second xor with the same word.
 fn sep(v: f32) -> f32 {
   return bitcast<f32>(bitcast<u32>(v) | step.zero);
+}
+
+fn sep4(v: vec4<f32>) -> vec4<f32> {
+  return bitcast<vec4<f32>>(bitcast<vec4<u32>>(v) | vec4<u32>(step.zero));
 }
 
 // +0 that no compiler knows: adding a literal 0.0 may be left out, which turns +0 + -0 into -0.
@@ -85,84 +90,100 @@ fn magnitude4(v: vec4<f32>) -> u32 {
   return max(max(b.x, b.y), max(b.z, b.w));
 }
 
-// 1 / sqrt(mean square + EPS) of the head whose row of qkv begins at `base`.
-fn head_factor(base: u32) -> f32 {
-  var tree = array<f32, 32>();
-  for (var lane = 0u; lane < 32u; lane++) {
-    var acc = nothing();
-    for (var c = lane; c < HEAD_DIM; c += 32u) {
-      let v = qkv[base + c];
-      if ((bitcast<u32>(v) & 0x7fffffffu) >= 0x20000000u) {
-        acc = sep(acc + sep(v * v));
-      }
-    }
-    tree[lane] = acc;
+const WIDTH = 32u;
+var<workgroup> lanes: array<f32, WIDTH>;
+var<workgroup> peaks: array<u32, WIDTH>;
+
+// The largest magnitude in the group of 32 that eight neighbouring invocations hold, four values each.
+fn group_peak(index: u32) -> u32 {
+  let first = index & ~7u;
+  var peak = peaks[first];
+  for (var i = 1u; i < 8u; i++) {
+    peak = max(peak, peaks[first + i]);
   }
-  for (var width = 16u; width > 0u; width /= 2u) {
-    for (var i = 0u; i < width; i++) {
-      tree[i] = sep(tree[i] + tree[i + width]);
-    }
-  }
-  return rsqrt(sep(sep(tree[0] * INV_HEAD_DIM) + EPS));
+  return peak;
 }
 
-// Element d of a head of q or k: its weights begin at `first`.
-fn head_value(base: u32, first: u32, d: u32, factor: f32) -> f32 {
-  return sep(sep(qkv[base + d] * factor) * weight[first + d]);
+// Four elements of a head rotated: `partner` holds those half a head away, `at` is where their turns begin.
+fn turned(v: vec4<f32>, partner: vec4<f32>, at: u32, first_half: bool) -> vec4<f32> {
+  let a = rope[at];
+  let b = rope[at + 1u];
+  let c = rope[at + 2u];
+  let d = rope[at + 3u];
+  let straight = sep4(v * vec4<f32>(a.x, b.x, c.x, d.x));
+  let crossed = sep4(partner * vec4<f32>(a.y, b.y, c.y, d.y));
+  return select(sep4(straight + crossed), sep4(straight - crossed), first_half);
 }
 
-@compute @workgroup_size(64)
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-  let head_groups = HEAD_DIM / 32u;
-  let unit = id.x / head_groups;
-  if (unit >= N_HEADS + 2u * N_KV_HEADS) {
-    return;
-  }
-  let group = id.x % head_groups;
-  let t = id.y;
+// Word `word` of the head whose row of qkv begins at `base`; a `normed` one under the weights from `first` on.
+fn head_word(base: u32, word: u32, normed: bool, first: u32, factor: f32) -> vec4<f32> {
+  let d = 4u * word;
+  let v = vec4<f32>(qkv[base + d], qkv[base + d + 1u], qkv[base + d + 2u], qkv[base + d + 3u]);
+  let at = first + d;
+  let w = vec4<f32>(weight[at], weight[at + 1u], weight[at + 2u], weight[at + 3u]);
+  return select(v, sep4(sep4(v * factor) * w), normed);
+}
+
+@compute @workgroup_size(32)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {
+  let unit = group.x;
+  let t = group.y;
   let pos = step.pos + t;
+  let words = HEAD_DIM / 4u;
   let half = HEAD_DIM / 2u;
   let base = (t * (N_HEADS + 2u * N_KV_HEADS) + unit) * HEAD_DIM;
-  let turned = unit < N_HEADS + N_KV_HEADS;
-  let first = select(HEAD_DIM, 0u, unit < N_HEADS);
-  var factor = 0.0;
-  if (turned) {
-    factor = head_factor(base);
+  let cached = unit - N_HEADS;
+  let place = ((cached / N_KV_HEADS) * MAX_SEQ + pos) * N_KV_HEADS + cached % N_KV_HEADS;
+  let row = select(place, t * N_HEADS + unit, unit < N_HEADS);
+  let normed = unit < N_HEADS + N_KV_HEADS;
+  let first_weight = select(HEAD_DIM, 0u, unit < N_HEADS);
+  var acc = nothing();
+  for (var d = index; d < HEAD_DIM; d += WIDTH) {
+    let v = qkv[base + d];
+    if ((bitcast<u32>(v) & 0x7fffffffu) >= 0x20000000u) {
+      acc = sep(acc + sep(v * v));
+    }
   }
-
-  var value = array<f32, 32>();
-  var amax = 0u;
-  for (var i = 0u; i < 32u; i++) {
-    let d = 32u * group + i;
-    var v = qkv[base + d];
-    if (turned) {
-      v = head_value(base, first, d, factor);
-      let turn = rope[pos * half + d % half];
-      if (d < half) {
-        v = sep(sep(v * turn.x) - sep(head_value(base, first, d + half, factor) * turn.y));
-      } else {
-        v = sep(sep(v * turn.x) + sep(head_value(base, first, d - half, factor) * turn.y));
+  lanes[index] = acc;
+  workgroupBarrier();
+  for (var width = WIDTH / 2u; width > 0u; width /= 2u) {
+    if (index < width) {
+      lanes[index] = sep(lanes[index] + lanes[index + width]);
+    }
+    workgroupBarrier();
+  }
+  let factor = rsqrt(sep(sep(lanes[0] * INV_HEAD_DIM) + EPS));
+  for (var first = 0u; first < words; first += WIDTH) {
+    let word = first + index;
+    var v = vec4<f32>();
+    if (word < words) {
+      v = head_word(base, word, normed, first_weight, factor);
+      if (unit < N_HEADS + N_KV_HEADS) {
+        let first_half = 4u * word < half;
+        let other = select(word - half / 4u, word + half / 4u, first_half);
+        let partner = head_word(base, other, normed, first_weight, factor);
+        v = turned(v, partner, pos * half + (4u * word) % half, first_half);
       }
     }
-    value[i] = v;
-    amax = max(amax, bitcast<u32>(v) & 0x7fffffffu);
-  }
-
-  let scale = group_scale(amax);
-  let cached = unit - N_HEADS;
-  let row = ((cached / N_KV_HEADS) * MAX_SEQ + pos) * N_KV_HEADS + cached % N_KV_HEADS;
-  let place = select(row, t * N_HEADS + unit, unit < N_HEADS) * head_groups + group;
-  for (var i = 0u; i < 8u; i++) {
-    let word = word_of(pack4(vec4<f32>(value[4u * i], value[4u * i + 1u], value[4u * i + 2u], value[4u * i + 3u]), scale.y));
-    if (unit < N_HEADS) {
-      qq[8u * place + i] = word;
-    } else {
-      kvq[8u * place + i] = word;
+    peaks[index] = magnitude4(v);
+    workgroupBarrier();
+    let scale = group_scale(group_peak(index));
+    workgroupBarrier();
+    if (word < words) {
+      let q = word_of(pack4(v, scale.y));
+      let at = row * words + word;
+      if (unit < N_HEADS) {
+        qq[at] = q;
+      } else {
+        kvq[at] = q;
+      }
+      if (word % 8u == 0u) {
+        if (unit < N_HEADS) {
+          qs[at / 8u] = scale.x;
+        } else {
+          kvs[at / 8u] = scale.x;
+        }
+      }
     }
-  }
-  if (unit < N_HEADS) {
-    qs[place] = scale.x;
-  } else {
-    kvs[place] = scale.x;
   }
 }

@@ -1,7 +1,9 @@
-// xq, xm = x[t, :] * rsqrt(mean(x[t, :]^2) + EPS) * weight as int8 groups of 32, as in quantize.wgsl
+// xq, xm = x[t, :] * rsqrt(mean(x[t, :]^2) + EPS) * weight as int8 groups of 32:
+// scale = amax / 127, q = round(x / scale)
 //
 // x: f32[n_tokens, COLS]; weight: f32[COLS]; xq: i8[n_tokens, COLS]; xm: (scale, scale * sum q)[n_tokens, COLS/32].
-// One workgroup of 32: one token. Grid: (1, n_tokens).
+// One workgroup of 256: one token. 32 invocations hold the lanes of the sum; then each takes four columns at a time,
+// eight neighbours a group. Grid: (1, n_tokens).
 // Order: column c belongs to lane c mod 32; a lane adds its squares in ascending order from +0; the lanes are
 // added as a binary tree 16, 8, 4, 2, 1; times INV_COLS. Squares of |x| < 2^-63 count as 0.
 
@@ -76,51 +78,77 @@ fn magnitude4(v: vec4<f32>) -> u32 {
   return max(max(b.x, b.y), max(b.z, b.w));
 }
 
+const WIDTH = 256u;
 const LANES = 32u;
 var<workgroup> lanes: array<f32, LANES>;
+var<workgroup> peaks: array<u32, WIDTH>;
+var<workgroup> sums: array<i32, WIDTH>;
 
-fn normed(base: u32, col: u32, factor: f32) -> vec4<f32> {
-  return vec4<f32>(
-    sep(sep(x[base + col] * factor) * weight[col]),
-    sep(sep(x[base + col + 1u] * factor) * weight[col + 1u]),
-    sep(sep(x[base + col + 2u] * factor) * weight[col + 2u]),
-    sep(sep(x[base + col + 3u] * factor) * weight[col + 3u]),
-  );
+// The largest magnitude in the group of 32 that eight neighbouring invocations hold, four values each.
+fn group_peak(index: u32) -> u32 {
+  let first = index & ~7u;
+  var peak = peaks[first];
+  for (var i = 1u; i < 8u; i++) {
+    peak = max(peak, peaks[first + i]);
+  }
+  return peak;
 }
 
-@compute @workgroup_size(LANES)
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+// The sum of that group's quantised values.
+fn group_sum(index: u32) -> i32 {
+  let first = index & ~7u;
+  var sum = sums[first];
+  for (var i = 1u; i < 8u; i++) {
+    sum += sums[first + i];
+  }
+  return sum;
+}
+
+@compute @workgroup_size(256)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {
   let base = group.y * COLS;
-  var acc = nothing();
-  for (var c = lane; c < COLS; c += LANES) {
-    let v = x[base + c];
-    if ((bitcast<u32>(v) & 0x7fffffffu) >= 0x20000000u) {
-      acc = sep(acc + sep(v * v));
+  if (index < LANES) {
+    var acc = nothing();
+    for (var c = index; c < COLS; c += LANES) {
+      let v = x[base + c];
+      if ((bitcast<u32>(v) & 0x7fffffffu) >= 0x20000000u) {
+        acc = sep(acc + sep(v * v));
+      }
     }
+    lanes[index] = acc;
   }
-  lanes[lane] = acc;
   workgroupBarrier();
-  // Every invocation adds the same tree for itself: one barrier instead of six.
-  var tree = lanes;
   for (var width = LANES / 2u; width > 0u; width /= 2u) {
-    for (var i = 0u; i < width; i++) {
-      tree[i] = sep(tree[i] + tree[i + width]);
+    if (index < width) {
+      lanes[index] = sep(lanes[index] + lanes[index + width]);
     }
+    workgroupBarrier();
   }
-  let factor = rsqrt(sep(sep(tree[0] * INV_COLS) + EPS));
-  for (var g = lane; g < COLS / 32u; g += LANES) {
-    let at = group.y * (COLS / 32u) + g;
-    var amax = 0u;
-    for (var i = 0u; i < 8u; i++) {
-      amax = max(amax, magnitude4(normed(base, 32u * g + 4u * i, factor)));
+  let factor = rsqrt(sep(sep(lanes[0] * INV_COLS) + EPS));
+  for (var first = 0u; first < COLS / 4u; first += WIDTH) {
+    let word = first + index;
+    let col = 4u * word;
+    var v = vec4<f32>();
+    if (col < COLS) {
+      v = vec4<f32>(
+        sep(sep(x[base + col] * factor) * weight[col]),
+        sep(sep(x[base + col + 1u] * factor) * weight[col + 1u]),
+        sep(sep(x[base + col + 2u] * factor) * weight[col + 2u]),
+        sep(sep(x[base + col + 3u] * factor) * weight[col + 3u]),
+      );
     }
-    let scale = group_scale(amax);
-    var sum = 0;
-    for (var i = 0u; i < 8u; i++) {
-      let q = pack4(normed(base, 32u * g + 4u * i, factor), scale.y);
-      sum += q.x + q.y + q.z + q.w;
-      xq[8u * at + i] = word_of(q);
+    peaks[index] = magnitude4(v);
+    workgroupBarrier();
+    let scale = group_scale(group_peak(index));
+    let q = pack4(v, scale.y);
+    sums[index] = q.x + q.y + q.z + q.w;
+    workgroupBarrier();
+    if (col < COLS) {
+      let at = base / 4u + word;
+      xq[at] = word_of(q);
+      if (at % 8u == 0u) {
+        xm[at / 8u] = vec2<f32>(scale.x, sep(scale.x * f32(group_sum(index))));
+      }
     }
-    xm[at] = vec2<f32>(scale.x, sep(scale.x * f32(sum)));
   }
 }

@@ -1,14 +1,15 @@
-// q, k = rotated by position; q, k, v as int8 groups of 32; k and v into the cache at their positions
+// q, k rotated by position; q, k, v quantised as int8 groups of 32; k and v stored in the cache
 //
 // qkv: f32[n_tokens, N_HEADS + 2 * N_KV_HEADS, HEAD_DIM]; rope: (cos, sin)[MAX_SEQ, HEAD_DIM / 2]
 // qq: i8[n_tokens, N_HEADS, HEAD_DIM]; qs: f32[n_tokens, N_HEADS, HEAD_DIM / 32]
 // kvq: i8[2, MAX_SEQ, N_KV_HEADS, HEAD_DIM], k then v; kvs: f32[2, MAX_SEQ, N_KV_HEADS, HEAD_DIM / 32]
 // Element i of a head's first half and element i of its second are a pair: (a, b) -> (a cos - b sin, b cos + a sin).
-// One invocation: one group of 32 of one token. Grid: (groups in a row of qkv / 64, n_tokens).
+// One workgroup of 32: one head of one token, an invocation 4 elements at a time, eight neighbours a group.
+// Grid: (N_HEADS + 2 * N_KV_HEADS, n_tokens).
 
 struct Step { zero: u32, n_tokens: u32, pos: u32, seq_len: u32 }
 @group(0) @binding(0) var<uniform> step: Step;
-@group(0) @binding(1) var<storage, read> qkv: array<f32>;
+@group(0) @binding(1) var<storage, read> qkv: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> rope: array<vec2<f32>>;
 @group(0) @binding(3) var<storage, read_write> qq: array<u32>;
 @group(0) @binding(4) var<storage, read_write> qs: array<f32>;
@@ -24,6 +25,10 @@ override MAX_SEQ: u32;
 // compilers do cancel a second xor with the same word.
 fn sep(v: f32) -> f32 {
   return bitcast<f32>(bitcast<u32>(v) | step.zero);
+}
+
+fn sep4(v: vec4<f32>) -> vec4<f32> {
+  return bitcast<vec4<f32>>(bitcast<vec4<u32>>(v) | vec4<u32>(step.zero));
 }
 
 // exactmath.recip
@@ -65,51 +70,74 @@ fn magnitude4(v: vec4<f32>) -> u32 {
   return max(max(b.x, b.y), max(b.z, b.w));
 }
 
-@compute @workgroup_size(64)
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-  let head_groups = HEAD_DIM / 32u;
-  let unit = id.x / head_groups;
-  if (unit >= N_HEADS + 2u * N_KV_HEADS) {
-    return;
-  }
-  let group = id.x % head_groups;
-  let t = id.y;
-  let pos = step.pos + t;
-  let half = HEAD_DIM / 2u;
-  let base = (t * (N_HEADS + 2u * N_KV_HEADS) + unit) * HEAD_DIM;
+const WIDTH = 32u;
+var<workgroup> peaks: array<u32, WIDTH>;
 
-  var value = array<f32, 32>();
-  var amax = 0u;
-  for (var i = 0u; i < 32u; i++) {
-    let d = 32u * group + i;
-    var v = qkv[base + d];
-    if (unit < N_HEADS + N_KV_HEADS) {
-      let turn = rope[pos * half + d % half];
-      if (d < half) {
-        v = sep(sep(v * turn.x) - sep(qkv[base + d + half] * turn.y));
-      } else {
-        v = sep(sep(v * turn.x) + sep(qkv[base + d - half] * turn.y));
+// The largest magnitude in the group of 32 that eight neighbouring invocations hold, four values each.
+fn group_peak(index: u32) -> u32 {
+  let first = index & ~7u;
+  var peak = peaks[first];
+  for (var i = 1u; i < 8u; i++) {
+    peak = max(peak, peaks[first + i]);
+  }
+  return peak;
+}
+
+// Four elements of a head rotated: `partner` holds those half a head away, `at` is where their turns begin.
+fn turned(v: vec4<f32>, partner: vec4<f32>, at: u32, first_half: bool) -> vec4<f32> {
+  let a = rope[at];
+  let b = rope[at + 1u];
+  let c = rope[at + 2u];
+  let d = rope[at + 3u];
+  let straight = sep4(v * vec4<f32>(a.x, b.x, c.x, d.x));
+  let crossed = sep4(partner * vec4<f32>(a.y, b.y, c.y, d.y));
+  return select(sep4(straight + crossed), sep4(straight - crossed), first_half);
+}
+
+
+
+@compute @workgroup_size(32)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) index: u32) {
+  let unit = group.x;
+  let t = group.y;
+  let pos = step.pos + t;
+  let words = HEAD_DIM / 4u;
+  let half = HEAD_DIM / 2u;
+  let base = (t * (N_HEADS + 2u * N_KV_HEADS) + unit) * words;
+  let cached = unit - N_HEADS;
+  let place = ((cached / N_KV_HEADS) * MAX_SEQ + pos) * N_KV_HEADS + cached % N_KV_HEADS;
+  let row = select(place, t * N_HEADS + unit, unit < N_HEADS);
+  for (var first = 0u; first < words; first += WIDTH) {
+    let word = first + index;
+    var v = vec4<f32>();
+    if (word < words) {
+      v = qkv[base + word];
+      if (unit < N_HEADS + N_KV_HEADS) {
+        let first_half = 4u * word < half;
+        let other = select(word - half / 4u, word + half / 4u, first_half);
+        let partner = qkv[base + other];
+        v = turned(v, partner, pos * half + (4u * word) % half, first_half);
       }
     }
-    value[i] = v;
-    amax = max(amax, bitcast<u32>(v) & 0x7fffffffu);
-  }
-
-  let scale = group_scale(amax);
-  let cached = unit - N_HEADS;
-  let row = ((cached / N_KV_HEADS) * MAX_SEQ + pos) * N_KV_HEADS + cached % N_KV_HEADS;
-  let place = select(row, t * N_HEADS + unit, unit < N_HEADS) * head_groups + group;
-  for (var i = 0u; i < 8u; i++) {
-    let word = word_of(pack4(vec4<f32>(value[4u * i], value[4u * i + 1u], value[4u * i + 2u], value[4u * i + 3u]), scale.y));
-    if (unit < N_HEADS) {
-      qq[8u * place + i] = word;
-    } else {
-      kvq[8u * place + i] = word;
+    peaks[index] = magnitude4(v);
+    workgroupBarrier();
+    let scale = group_scale(group_peak(index));
+    workgroupBarrier();
+    if (word < words) {
+      let q = word_of(pack4(v, scale.y));
+      let at = row * words + word;
+      if (unit < N_HEADS) {
+        qq[at] = q;
+      } else {
+        kvq[at] = q;
+      }
+      if (word % 8u == 0u) {
+        if (unit < N_HEADS) {
+          qs[at / 8u] = scale.x;
+        } else {
+          kvs[at / 8u] = scale.x;
+        }
+      }
     }
-  }
-  if (unit < N_HEADS) {
-    qs[place] = scale.x;
-  } else {
-    kvs[place] = scale.x;
   }
 }

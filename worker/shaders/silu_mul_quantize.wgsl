@@ -1,7 +1,8 @@
-// xq, xm = silu(gate[t, :]) * up[t, :] as int8 groups of 32, as in quantize.wgsl
+// xq, xm = silu(gate[t, :]) * up[t, :] as int8 groups of 32: scale = amax / 127, q = round(x / scale)
 //
-// gate_up: f32[n_tokens, 2 * COLS], gate then up; xq: i8[n_tokens, COLS]; xm: (scale, scale * sum q)[n_tokens, COLS/32].
-// One invocation: one group, its 32 values held in registers. Grid: (COLS / 32 / 64, n_tokens).
+// gate_up: f32[n_tokens, 2 * COLS], gate then up
+// xq: i8[n_tokens, COLS]; xm: (scale, scale * sum q)[n_tokens, COLS/32].
+// One invocation: 4 columns of one token, eight neighbours a group. Grid: (COLS / 4 / 64, n_tokens).
 
 struct Step { zero: u32, n_tokens: u32, pos: u32, seq_len: u32 }
 @group(0) @binding(0) var<uniform> step: Step;
@@ -77,29 +78,50 @@ fn magnitude4(v: vec4<f32>) -> u32 {
   return max(max(b.x, b.y), max(b.z, b.w));
 }
 
+const WIDTH = 64u;
+var<workgroup> peaks: array<u32, WIDTH>;
+var<workgroup> sums: array<i32, WIDTH>;
+
+// The largest magnitude in the group of 32 that eight neighbouring invocations hold, four values each.
+fn group_peak(index: u32) -> u32 {
+  let first = index & ~7u;
+  var peak = peaks[first];
+  for (var i = 1u; i < 8u; i++) {
+    peak = max(peak, peaks[first + i]);
+  }
+  return peak;
+}
+
+// The sum of that group's quantised values.
+fn group_sum(index: u32) -> i32 {
+  let first = index & ~7u;
+  var sum = sums[first];
+  for (var i = 1u; i < 8u; i++) {
+    sum += sums[first + i];
+  }
+  return sum;
+}
+
 @compute @workgroup_size(64)
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-  if (id.x >= COLS / 32u) {
-    return;
+fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(local_invocation_index) index: u32) {
+  let words = COLS / 4u;
+  var v = vec4<f32>();
+  if (id.x < words) {
+    let g = gate_up[id.y * 2u * words + id.x];
+    let u = gate_up[id.y * 2u * words + words + id.x];
+    v = vec4<f32>(sep(silu(g.x) * u.x), sep(silu(g.y) * u.y), sep(silu(g.z) * u.z), sep(silu(g.w) * u.w));
   }
-  let at = id.y * (COLS / 32u) + id.x;
-  let gate = id.y * (COLS / 2u) + 8u * id.x;
-  let up = gate + COLS / 4u;
-  var value = array<vec4<f32>, 8>();
-  var amax = 0u;
-  for (var i = 0u; i < 8u; i++) {
-    let g = gate_up[gate + i];
-    let u = gate_up[up + i];
-    value[i] = vec4<f32>(
-      sep(silu(g.x) * u.x), sep(silu(g.y) * u.y), sep(silu(g.z) * u.z), sep(silu(g.w) * u.w));
-    amax = max(amax, magnitude4(value[i]));
+  peaks[index] = magnitude4(v);
+  workgroupBarrier();
+  let scale = group_scale(group_peak(index));
+  let q = pack4(v, scale.y);
+  sums[index] = q.x + q.y + q.z + q.w;
+  workgroupBarrier();
+  if (id.x < words) {
+    let at = id.y * words + id.x;
+    xq[at] = word_of(q);
+    if (at % 8u == 0u) {
+      xm[at / 8u] = vec2<f32>(scale.x, sep(scale.x * f32(group_sum(index))));
+    }
   }
-  let scale = group_scale(amax);
-  var sum = 0;
-  for (var i = 0u; i < 8u; i++) {
-    let q = pack4(value[i], scale.y);
-    sum += q.x + q.y + q.z + q.w;
-    xq[8u * at + i] = word_of(q);
-  }
-  xm[at] = vec2<f32>(scale.x, sep(scale.x * f32(sum)));
 }

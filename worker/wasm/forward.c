@@ -29,8 +29,8 @@ typedef v128_t v128;
 // --- the program, as forward2/wasm.py writes it ---------------------------------------------------------------
 
 enum {
-  EMBED_Q4_0, EMBED_Q4_1, EMBED_Q8_0, RMSNORM_QUANTIZE, QUANTIZE, SILU_MUL_QUANTIZE,
-  MATMUL_Q4_0, MATMUL_Q4_1, MATMUL_Q8_0, ROPE_KV, ATTN_SCORES, ATTN_SOFTMAX, ATTN_VALUES,
+  EMBED_Q4_0, EMBED_Q4_1, EMBED_Q8_0, RMSNORM_QUANTIZE, SILU_MUL_QUANTIZE,
+  MATMUL_Q4_0, MATMUL_Q4_1, MATMUL_Q8_0, ROPE_KV, ATTN_SCORES, ATTN_VALUES, ATTN_QUANTIZE,
   BIAS_ROPE_KV, NORM_ROPE_KV,
 };
 
@@ -192,16 +192,6 @@ static void rmsnorm_quantize(const u32 *c, const u32 *b, u32 t) {
     const u32 at = t * (cols / 32) + g;
     f32 *xm = (f32 *)b[3] + 2 * at;
     quantize_group(value, (i8 *)b[2] + 32 * at, xm, xm + 1);
-  }
-}
-
-static void quantize(const u32 *c, const u32 *b, u32 t) {
-  const u32 groups = c[0] / 32;
-  for (u32 g = t * groups; g < (t + 1) * groups; g++) {
-    v128 value[8];
-    for (int i = 0; i < 8; i++) value[i] = load((const f32 *)b[0] + 32 * g + 4 * i);
-    f32 *xm = (f32 *)b[2] + 2 * g;
-    quantize_group(value, (i8 *)b[1] + 32 * g, xm, xm + 1);
   }
 }
 
@@ -367,7 +357,7 @@ static inline __attribute__((always_inline)) void matmul_rows(
       else row_times(kernel, c, b, wide, row, t, 1, result);
       for (u32 i = 0; i < n; i++, t++) {
         f32 *place = y + t * stride + offset + row;
-        *place = c[5] ? *place + result[i] : result[i];
+        *place = c[4] ? *place + result[i] : result[i];
       }
     }
   }
@@ -382,6 +372,8 @@ static void matmul(u32 kernel, const u32 *c, const u32 *b, const Wide *wide, u32
 // --- attention ------------------------------------------------------------------------------------------------
 
 #define MAX_HEAD_DIM 1024
+// Positions that are added by themselves.
+#define BLOCK 64
 
 // Rotates, quantises and stores one head of q, k or v of token t; before that, adds its bias or norms it.
 static void rope_kv(u32 kernel, const u32 *c, const u32 *b, const Step *step, u32 t, u32 unit) {
@@ -434,6 +426,7 @@ static void attn_scores(const u32 *c, const u32 *b, const Step *step, u32 t, u32
   const u32 q = (t * n_heads + h) * groups, kv_head = h * n_kv / n_heads;
   const f32 *qs = (const f32 *)b[1], *kvs = (const f32 *)b[3];
   f32 *scores = (f32 *)b[4] + (t * n_heads + h) * max_seq;
+  f32 *peaks = (f32 *)b[5] + (t * n_heads + h) * ((max_seq + BLOCK - 1) / BLOCK);
   for (u32 j = 0; j <= step->pos + t; j++) {
     const u32 k = (j * n_kv + kv_head) * groups;
     f32 total = 0.0f;
@@ -442,51 +435,63 @@ static void attn_scores(const u32 *c, const u32 *b, const Step *step, u32 t, u32
       total = total + (f32)sum * (qs[q + g] * kvs[k + g]);
     }
     scores[j] = total * scale;
+    f32 *peak = peaks + j / BLOCK;
+    if (j % BLOCK == 0 || scores[j] > *peak) *peak = scores[j];
   }
 }
 
-static void attn_softmax(const u32 *c, const u32 *b, const Step *step, u32 t, u32 h) {
-  const u32 n_heads = c[0], max_seq = c[1], row = t * n_heads + h, seen = step->pos + t + 1;
-  f32 *scores = (f32 *)b[0] + row * max_seq;
-  f32 peak = scores[0], total = 0.0f;
-  for (u32 j = 1; j < seen; j++) peak = scores[j] > peak ? scores[j] : peak;
-  for (u32 start = 0; start < seen; start += 64) {
-    const u32 end = start + 64 < seen ? start + 64 : seen;
-    u32 j = start;
-    for (; j + 4 <= end; j += 4) wasm_v128_store(scores + j, exp4(sub(load(scores + j), f4(peak))));
-    for (; j < end; j++) scores[j] = wasm_f32x4_extract_lane(exp4(f4(scores[j] - peak)), 0);
-    f32 acc = 0.0f;
-    for (j = start; j < end; j++) acc = acc + scores[j];
-    total = total + acc;
-  }
-  ((f32 *)b[1])[row] = wasm_f32x4_extract_lane(recip(f4(total)), 0);
-}
-
-// A group of 32 elements at a time: its sums stay in registers while the positions go by.
+// A block of positions at a time, and in it a group of 32 elements: its sums stay in registers while the positions
+// go by.
 static void attn_values(const u32 *c, const u32 *b, const Step *step, u32 t, u32 h) {
-  const u32 n_heads = c[0], n_kv = c[1], groups = c[2] / 32, max_seq = c[3];
+  const u32 n_heads = c[0], n_kv = c[1], groups = c[2] / 32, max_seq = c[3], blocks = (max_seq + BLOCK - 1) / BLOCK;
   const u32 row = t * n_heads + h, kv_head = h * n_kv / n_heads, seen = step->pos + t + 1;
-  const f32 *scores = (const f32 *)b[0] + row * max_seq, *kvs = (const f32 *)b[3];
-  const v128 norm = f4(((const f32 *)b[1])[row]);
-  f32 *y = (f32 *)b[4] + row * c[2];
-  for (u32 g = 0; g < groups; g++) {
-    v128 total[8];
-    for (int i = 0; i < 8; i++) total[i] = f4(0.0f);
-    for (u32 start = 0; start < seen; start += 64) {
-      const u32 end = start + 64 < seen ? start + 64 : seen;
+  const f32 *scores = (const f32 *)b[0] + row * max_seq, *peaks = (const f32 *)b[1] + row * blocks;
+  const f32 *kvs = (const f32 *)b[3];
+  f32 *masses = (f32 *)b[4] + row * blocks, *values = (f32 *)b[5] + row * blocks * c[2];
+  f32 peak = peaks[0];
+  for (u32 block = 1; block * BLOCK < seen; block++) peak = peaks[block] > peak ? peaks[block] : peak;
+  for (u32 block = 0; block * BLOCK < seen; block++) {
+    const u32 start = block * BLOCK, left = seen - start, count = left < BLOCK ? left : BLOCK;
+    f32 p[BLOCK] __attribute__((aligned(16)));
+    u32 j = 0;
+    for (; j + 4 <= count; j += 4) wasm_v128_store(p + j, exp4(sub(load(scores + start + j), f4(peak))));
+    for (; j < count; j++) p[j] = wasm_f32x4_extract_lane(exp4(f4(scores[start + j] - peak)), 0);
+    f32 mass = 0.0f;
+    for (j = 0; j < count; j++) mass = mass + p[j];
+    masses[block] = mass;
+    for (u32 g = 0; g < groups; g++) {
       v128 acc[8];
       for (int i = 0; i < 8; i++) acc[i] = f4(0.0f);
-      for (u32 j = start; j < end; j++) {
-        const u32 v = ((max_seq + j) * n_kv + kv_head) * groups + g;
-        const v128 weight = f4(scores[j] * kvs[v]);
+      for (j = 0; j < count; j++) {
+        const u32 v = ((max_seq + start + j) * n_kv + kv_head) * groups + g;
+        const v128 weight = f4(p[j] * kvs[v]);
         for (int i = 0; i < 8; i++) {
           const v128 q = wasm_i32x4_extend_low_i16x8(wasm_i16x8_load8x8((const i8 *)b[2] + 32 * v + 4 * i));
           acc[i] = add(acc[i], mul(weight, wasm_f32x4_convert_i32x4(q)));
         }
       }
-      for (int i = 0; i < 8; i++) total[i] = add(total[i], acc[i]);
+      for (int i = 0; i < 8; i++) wasm_v128_store(values + block * c[2] + 32 * g + 4 * i, acc[i]);
     }
-    for (int i = 0; i < 8; i++) wasm_v128_store(y + 32 * g + 4 * i, mul(total[i], norm));
+  }
+}
+
+static void attn_quantize(const u32 *c, const u32 *b, const Step *step, u32 t, u32 h) {
+  const u32 head_dim = c[1], blocks = (c[2] + BLOCK - 1) / BLOCK, row = t * c[0] + h;
+  const u32 count = (step->pos + t) / BLOCK + 1;
+  const f32 *masses = (const f32 *)b[0] + row * blocks, *values = (const f32 *)b[1] + row * blocks * head_dim;
+  f32 mass = 0.0f;
+  for (u32 block = 0; block < count; block++) mass = mass + masses[block];
+  const v128 norm = recip(f4(mass));
+  for (u32 g = 0; g < head_dim / 32; g++) {
+    v128 total[8];
+    for (int i = 0; i < 8; i++) total[i] = f4(0.0f);
+    for (u32 block = 0; block < count; block++) {
+      for (int i = 0; i < 8; i++) total[i] = add(total[i], load(values + block * head_dim + 32 * g + 4 * i));
+    }
+    for (int i = 0; i < 8; i++) total[i] = mul(total[i], norm);
+    const u32 at = row * (head_dim / 32) + g;
+    f32 *xm = (f32 *)b[3] + 2 * at;
+    quantize_group(total, (i8 *)b[2] + 32 * at, xm, xm + 1);
   }
 }
 
@@ -547,14 +552,11 @@ static void run_op(const Op *op, const Step *step, Turn *turn, u8 *scratch, u32 
     case RMSNORM_QUANTIZE:
       while ((part = claim(turn, n_threads, &mine)) < n_tokens) rmsnorm_quantize(c, b, part);
       break;
-    case QUANTIZE:
-      while ((part = claim(turn, n_threads, &mine)) < n_tokens) quantize(c, b, part);
-      break;
     case SILU_MUL_QUANTIZE:
       while ((part = claim(turn, n_threads, &mine)) < n_tokens) silu_mul_quantize(c, b, part);
       break;
     case MATMUL_Q4_0: case MATMUL_Q4_1: case MATMUL_Q8_0: {
-      const u32 rows = c[1], first = c[6] ? n_tokens - 1 : 0, tokens = n_tokens - first;
+      const u32 rows = c[1], first = c[5] ? n_tokens - 1 : 0, tokens = n_tokens - first;
       Wide wide = {.quads = (c[0] / 32 + 3) / 4};
       wide.x = (i16 *)scratch;
       wide.scale = (f32 *)(scratch + tokens * wide.quads * 4 * 32 * sizeof(i16));
@@ -575,8 +577,8 @@ static void run_op(const Op *op, const Step *step, Turn *turn, u8 *scratch, u32 
         const u32 t = part / units, unit = part % units;
         if (rope) rope_kv(kernel, c, b, step, t, unit);
         else if (kernel == ATTN_SCORES) attn_scores(c, b, step, t, unit);
-        else if (kernel == ATTN_SOFTMAX) attn_softmax(c, b, step, t, unit);
-        else attn_values(c, b, step, t, unit);
+        else if (kernel == ATTN_VALUES) attn_values(c, b, step, t, unit);
+        else attn_quantize(c, b, step, t, unit);
       }
     }
   }

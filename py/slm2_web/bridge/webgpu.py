@@ -16,7 +16,7 @@ from slm2_web.bridge.convert import device_error, to_f32, to_object
 from slm2_web.errors import DeviceError
 from slm2_web.forward2.exactmath import F32
 from slm2_web.forward2.gpu import PipelineKey
-from slm2_web.forward2.kernels import KERNELS
+from slm2_web.forward2.kernels import KERNELS, SHADERS
 from slm2_web.forward2.plan import Dispatch, Extent
 
 # dot4I8Packed; a WGSL feature rather than a device feature, and everywhere that WebGPU is current.
@@ -36,7 +36,6 @@ class WebGpuBackend:
         words = [str(getattr(info, key, "") or "") for key in ("vendor", "architecture", "description")]
         self.adapter = " ".join(filter(None, dict.fromkeys(words))) or "unnamed adapter"
         fallback = getattr(info, "isFallbackAdapter", False) or getattr(adapter, "isFallbackAdapter", False)
-        # Whether the CPU plays the GPU: such an adapter is exact, and slower than the wasm kernels.
         self.is_software = bool(fallback) or any(w in self.adapter.lower() for w in SOFTWARE_ADAPTERS)
         self._device = device
         self._replay = make_replay(device)
@@ -79,15 +78,15 @@ class WebGpuBackend:
         """See GpuBackend."""
         if key in self._pipelines:
             return
-        if key.kernel not in self._modules:
-            module = self._device.createShaderModule(to_object({"label": key.kernel, "code": source}))
-            self._modules[key.kernel] = module
-        layouts = [self._layout(key.kernel)]
+        if key.shader not in self._modules:
+            module = self._device.createShaderModule(to_object({"label": key.shader, "code": source}))
+            self._modules[key.shader] = module
+        layouts = [self._layout(SHADERS[key.shader])]
         descriptor = {
-            "label": key.kernel,
+            "label": key.shader,
             "layout": self._device.createPipelineLayout(to_object({"bindGroupLayouts": layouts})),
             "compute": {
-                "module": self._modules[key.kernel],
+                "module": self._modules[key.shader],
                 "entryPoint": "main",
                 "constants": dict(key.constants),
             },
@@ -96,7 +95,7 @@ class WebGpuBackend:
             self._pipelines[key] = await self._device.createComputePipelineAsync(to_object(descriptor))
         except JsException as error:
             raise DeviceError(
-                "device.limit", f"kernel {key.kernel}: {error.message}", {"kernel": key.kernel}
+                "device.limit", f"shader {key.shader}: {error.message}", {"shader": key.shader}
             ) from None
 
     def record(self, program: str, dispatches: Sequence[Dispatch]) -> None:
@@ -124,7 +123,11 @@ class WebGpuBackend:
             values = await self._replay.run(to_js(programs), to_js(step), to_js(ids), read, size)
         except JsException as error:
             raise device_error(error) from None
-        return to_f32(values)
+        found = to_f32(values)
+        if found.nbytes != size:
+            # A device that is lost takes along what was mapped.
+            raise DeviceError("device.lost", "the device was lost while its values were read")
+        return found
 
     def free(self, prefix: str) -> None:
         """See GpuBackend."""

@@ -6,6 +6,7 @@ There are two backends: `bridge/webgpu.py` (the browser's WebGPU through pyodide
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -21,23 +22,24 @@ from slm2_web.manifest import Manifest
 
 # Bytes handed to the queue at a time while weights are uploaded: progress moves, staging memory stays small.
 UPLOAD_BYTES = 8 << 20
-# Tokens that one submission takes: a cancel waits for no more than these.
-DEFAULT_CHUNK_TOKENS = 16
+# Tokens that one submission takes: a cancel waits for no more than these. A GPU wants many, to wait seldom; a
+# program that plays one needs seconds for a few.
+CHUNK_TOKENS, SOFTWARE_CHUNK_TOKENS = 64, 16
 
 Progress = Callable[[str, int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineKey:
-    """A kernel with its override constants, as a hashable key."""
+    """A shader with its override constants, as a hashable key."""
 
-    kernel: str
+    shader: str
     constants: tuple[tuple[str, float], ...]
 
     @classmethod
     def of(cls, dispatch: Dispatch) -> PipelineKey:
         """The pipeline that a dispatch needs."""
-        return cls(dispatch.kernel, tuple(sorted(dispatch.constants.items())))
+        return cls(dispatch.shader, tuple(sorted(dispatch.constants.items())))
 
 
 class GpuBackend(Protocol):
@@ -46,6 +48,10 @@ class GpuBackend(Protocol):
     @property
     def adapter(self) -> str:
         """The adapter, for people."""
+
+    @property
+    def is_software(self) -> bool:
+        """Whether the CPU plays the GPU: such an adapter is exact, and slower than the wasm kernels."""
 
     def create_buffer(self, name: str, size: int) -> None:
         """A zeroed storage buffer (the one called `step` is a uniform)."""
@@ -77,12 +83,18 @@ class GpuBackend(Protocol):
 async def compile_all(
     backend: GpuBackend, dispatches: Sequence[Dispatch], progress: Callable[[int, int], None]
 ) -> None:
-    """Make every pipeline that the dispatches need."""
+    """Make every pipeline that the dispatches need, as many at a time as the device likes."""
     keys = list(dict.fromkeys(PipelineKey.of(d) for d in dispatches))
-    for i, key in enumerate(keys):
-        progress(i, len(keys))
-        await backend.compile(key, shader_source(key.kernel))
-    progress(len(keys), len(keys))
+    done = 0
+
+    async def make(key: PipelineKey) -> None:
+        nonlocal done
+        await backend.compile(key, shader_source(key.shader))
+        done += 1
+        progress(done, len(keys))
+
+    progress(0, len(keys))
+    await asyncio.gather(*(make(key) for key in keys))
 
 
 class GpuExecutor(PlanExecutor):
@@ -108,14 +120,17 @@ class GpuExecutor(PlanExecutor):
         inv_freq: F32,
         *,
         max_seq_len: int | None = None,
-        max_chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
+        max_chunk_tokens: int | None = None,
         progress: Progress = lambda stage, done, total, unit: None,
     ) -> GpuExecutor:
         """Upload the weights and make the pipelines.
 
-        `weights(start, end)` gives those bytes of the model's weights in the backend's own type.
+        `weights(start, end)` gives those bytes of the model's weights in the backend's own type. Without
+        `max_chunk_tokens`, the adapter decides.
         Raises: DeviceError; FormatError `format.unsupported`.
         """
+        if max_chunk_tokens is None:
+            max_chunk_tokens = SOFTWARE_CHUNK_TOKENS if backend.is_software else CHUNK_TOKENS
         plan = build_plan(manifest, max_seq_len=max_seq_len, max_chunk_tokens=max_chunk_tokens)
         for name, size in plan.buffers.items():
             backend.create_buffer(name, size)

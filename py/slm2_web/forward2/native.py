@@ -12,8 +12,8 @@ import numpy as np
 
 from slm2_web.errors import DeviceError
 from slm2_web.forward2.exactmath import F32
-from slm2_web.forward2.gpu import DEFAULT_CHUNK_TOKENS, GpuExecutor, PipelineKey
-from slm2_web.forward2.kernels import KERNELS
+from slm2_web.forward2.gpu import GpuExecutor, PipelineKey
+from slm2_web.forward2.kernels import KERNELS, SHADERS
 from slm2_web.forward2.plan import Dispatch, Extent
 from slm2_web.packed import PackedModel
 
@@ -37,6 +37,7 @@ class NativeBackend:
             raise DeviceError("device.no_webgpu", f"no adapter: {error}") from None
         info = adapter.info
         self.adapter = f"{info['device']} ({info['backend_type']}, wgpu {wgpu.__version__})"
+        self.is_software = info["adapter_type"] == "CPU"
         self._buffers: dict[str, Any] = {}
         self._pipelines: dict[PipelineKey, Any] = {}
         self._layouts: dict[str, Any] = {}
@@ -58,8 +59,8 @@ class NativeBackend:
         """See GpuBackend."""
         if key in self._pipelines:
             return
-        module = self._device.create_shader_module(label=key.kernel, code=source)
-        layout = self._device.create_pipeline_layout(bind_group_layouts=[self._layout(key.kernel)])
+        module = self._device.create_shader_module(label=key.shader, code=source)
+        layout = self._device.create_pipeline_layout(bind_group_layouts=[self._layout(SHADERS[key.shader])])
         self._pipelines[key] = self._device.create_compute_pipeline(
             layout=layout, compute={"module": module, "entry_point": "main", "constants": dict(key.constants)}
         )
@@ -121,7 +122,7 @@ class NativeBackend:
 
 
 async def native_executor(
-    model: PackedModel, *, max_seq_len: int | None = None, max_chunk_tokens: int = DEFAULT_CHUNK_TOKENS
+    model: PackedModel, *, max_seq_len: int | None = None, max_chunk_tokens: int | None = None
 ) -> GpuExecutor:
     """A GpuExecutor on wgpu-native, tested before use.
 

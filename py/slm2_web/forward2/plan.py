@@ -1,13 +1,14 @@
 """A model's manifest as a list of dispatches: pure data, the same for every executor.
 
     embed -> n_layers x [ norm+quantize -> qkv -> (+ bias | head norm) rope+cache
-                          -> scores -> softmax -> values -> quantize -> out(+)
+                          -> scores -> values of each block -> blocks+quantize -> out(+)
                           -> norm+quantize -> gate,up -> silu*mul+quantize -> down(+) ]
           -> norm+quantize -> logits
 
 (+) adds to the residual stream `x` in place. A plan has two bodies, one for a single token and one for a
-chunk of them; they differ only in how many tokens a matmul's thread takes, never in a sum's order. The
-logits are a tail of their own, for the last token only.
+chunk of them; they differ only in which shader a GPU takes for a matrix product, never in a sum's order. The
+logits are a tail of their own, for the last token only. A dispatch's shader and grid are for GPUs; the other
+executors go by its kernel.
 """
 
 from __future__ import annotations
@@ -20,15 +21,19 @@ from typing import Literal
 import numpy as np
 
 from slm2_web.errors import FormatError
-from slm2_web.forward2.exactmath import GROUP
+from slm2_web.forward2.exactmath import ATTENTION_BLOCK, GROUP
 from slm2_web.forward2.kernels import (
     KERNELS,
+    MATMUL_ROWS,
     MAX_BINDING_BYTES,
+    MAX_WORKGROUPS,
     OFFSET_ALIGNMENT_BYTES,
-    PREFILL_TILE_TOKENS,
+    SHADERS,
     STEP_BYTES,
+    TILE_ROWS,
+    TILE_TOKENS,
 )
-from slm2_web.manifest import Manifest, TensorEntry
+from slm2_web.manifest import Manifest, ModelConfig, TensorEntry
 
 # The context that is made when nobody asks for another: its KV cache is part of the device's memory.
 DEFAULT_SEQ_LEN = 2048
@@ -61,12 +66,17 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """One kernel run: its override constants, what it binds after the step, and its grid."""
+    """One kernel run: the shader that does it, its constants, what it binds after the step, its grid."""
 
-    kernel: str
+    shader: str
     constants: Mapping[str, float]
     bindings: tuple[Binding, ...]
     grid: tuple[Extent, Extent, Extent]
+
+    @property
+    def kernel(self) -> str:
+        """What is computed."""
+        return SHADERS[self.shader]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +142,13 @@ class _Builder:
             self.segments.append(Segment(f"weights.{i}", start, end))
 
     def parts(self, tensor: TensorEntry) -> Iterator[tuple[int, int]]:
-        """(first row, rows) of each part of a tensor whose planes fit a binding."""
+        """(first row, rows) of each part of a tensor: its planes fit a binding, its rows a grid."""
         rows, _ = tensor.shape
         row_bytes = max(tensor.plane_bytes(plane) // rows for plane in tensor.planes)
-        step = rows
-        if rows * row_bytes > self.max_binding_bytes:
+        step = min(self.max_binding_bytes // row_bytes, MAX_WORKGROUPS * MATMUL_ROWS)
+        if rows > step:
             # A multiple of 256 rows begins at an aligned offset in every plane.
-            step = self.max_binding_bytes // row_bytes // OFFSET_ALIGNMENT_BYTES * OFFSET_ALIGNMENT_BYTES
+            step = step // OFFSET_ALIGNMENT_BYTES * OFFSET_ALIGNMENT_BYTES
             if not step:
                 raise FormatError("format.unsupported", f"a row of {row_bytes} bytes does not fit a binding")
         for first in range(0, rows, step):
@@ -182,7 +192,7 @@ class _Builder:
         *,
         stride: int,
         offset: int = 0,
-        tile: int,
+        tiled: bool = False,
         add: bool = False,
         last: bool = False,
     ) -> Iterator[Dispatch]:
@@ -193,14 +203,15 @@ class _Builder:
         _, cols = tensor.shape
         tokens = 1 if last else self.max_chunk_tokens
         for first, rows in self.parts(tensor):
+            row_tiles = Extent("one", rows, TILE_ROWS if tiled else MATMUL_ROWS)
+            token_tiles = ONE if last else Extent("n_tokens", 1, TILE_TOKENS if tiled else 1)
             yield _dispatch(
-                f"matmul_{tensor.type}",
+                f"matmul_tile_{tensor.type}" if tiled else f"matmul_{tensor.type}",
                 {
                     "COLS": cols,
                     "ROWS": rows,
                     "STRIDE": stride,
                     "OFFSET": offset + first,
-                    "TOKENS": tile,
                     "ADD": int(add),
                     "LAST": int(last),
                 },
@@ -210,7 +221,7 @@ class _Builder:
                     self.weight(name, "scales", first, rows),
                     self.buffer(y, tokens * stride * 4),
                 ),
-                (Extent("one", rows, 64), ONE if last else Extent("n_tokens", 1, tile), ONE),
+                (token_tiles, row_tiles, ONE) if tiled else (row_tiles, token_tiles, ONE),
             )
 
     def norm(self, name: str, x: Binding, cols: int) -> Dispatch:
@@ -230,8 +241,8 @@ class _Builder:
             (ONE, Extent("n_tokens"), ONE),
         )
 
-    def body(self, tile: int) -> Iterator[Dispatch]:
-        """Ids to the last layer's residual stream."""
+    def body(self, tiled: bool) -> Iterator[Dispatch]:
+        """Ids to the last layer's residual stream; `tiled` for several tokens."""
         config = self.manifest.config
         chunk = self.max_chunk_tokens
         q_dim, kv_dim = config.n_heads * config.head_dim, config.n_kv_heads * config.head_dim
@@ -242,12 +253,19 @@ class _Builder:
         qkv = self.buffer("qkv", chunk * qkv_width * 4)
         qq = self.buffer("qq", chunk * q_dim)
         qs = self.buffer("qs", chunk * q_dim // GROUP * 4)
+        blocks = -(-self.max_seq_len // ATTENTION_BLOCK)
         scores = self.buffer("scores", chunk * config.n_heads * self.max_seq_len * 4)
-        norm = self.buffer("norm", chunk * config.n_heads * 4)
-        attn = self.buffer("attn", chunk * q_dim * 4)
+        peaks = self.buffer("peaks", chunk * config.n_heads * blocks * 4)
+        masses = self.buffer("masses", chunk * config.n_heads * blocks * 4)
+        values = self.buffer("values", chunk * q_dim * blocks * 4)
         gate_up = self.buffer("gate_up", chunk * 2 * config.hidden_dim * 4)
         rope = self.buffer("rope", self.max_seq_len * config.head_dim * 4)
         ids = self.buffer("ids", chunk * 4)
+        by_block = (
+            Extent("seq_len", 1, ATTENTION_BLOCK),
+            Extent("one", config.n_heads),
+            Extent("n_tokens"),
+        )
 
         embed = self.manifest.tensors["embed"]
         for first, rows in self.parts(embed):
@@ -271,61 +289,50 @@ class _Builder:
             for name in self.stored(
                 f"{layer}.attn_qkv", (f"{layer}.attn_q", f"{layer}.attn_k", f"{layer}.attn_v")
             ):
-                yield from self.matmul(name, "qkv", stride=qkv_width, offset=offset, tile=tile)
+                yield from self.matmul(name, "qkv", stride=qkv_width, offset=offset, tiled=tiled)
                 offset += self.manifest.tensors[name].shape[0]
             before_rope, more, weights = self.before_rope(layer)
             yield _dispatch(
                 before_rope + "rope_kv",
                 {**grouped, **more},
                 (qkv, rope, qq, qs, kvq, kvs, *weights),
-                (Extent("one", qkv_width // GROUP, 64), Extent("n_tokens"), ONE),
+                (Extent("one", qkv_width // config.head_dim), Extent("n_tokens"), ONE),
             )
             yield _dispatch(
                 "attn_scores",
                 {**grouped, "SCALE": float(np.float32(1.0 / math.sqrt(config.head_dim)))},
-                (qq, qs, kvq, kvs, scores),
-                (Extent("seq_len", 1, 64), Extent("one", config.n_heads), Extent("n_tokens")),
+                (qq, qs, kvq, kvs, scores, peaks),
+                by_block,
             )
+            yield _dispatch("attn_values", grouped, (scores, peaks, kvq, kvs, masses, values), by_block)
             yield _dispatch(
-                "attn_softmax",
-                {"N_HEADS": config.n_heads, "MAX_SEQ": self.max_seq_len},
-                (scores, norm),
+                "attn_quantize",
+                heads,
+                (masses, values, *self.quantized(q_dim)),
                 (Extent("one", config.n_heads), Extent("n_tokens"), ONE),
             )
-            yield _dispatch(
-                "attn_values",
-                grouped,
-                (scores, norm, kvq, kvs, attn),
-                (Extent("one", q_dim // 4, 64), Extent("n_tokens"), ONE),
-            )
-            yield _dispatch(
-                "quantize",
-                {"COLS": q_dim},
-                (attn, *self.quantized(q_dim)),
-                (Extent("one", q_dim // GROUP, 64), Extent("n_tokens"), ONE),
-            )
-            yield from self.matmul(f"{layer}.attn_out", "x", stride=config.dim, tile=tile, add=True)
+            yield from self.matmul(f"{layer}.attn_out", "x", stride=config.dim, tiled=tiled, add=True)
             yield self.norm(f"{layer}.ffn_norm", x, config.dim)
             offset = 0
             for name in self.stored(f"{layer}.ffn_gate_up", (f"{layer}.ffn_gate", f"{layer}.ffn_up")):
                 yield from self.matmul(
-                    name, "gate_up", stride=2 * config.hidden_dim, offset=offset, tile=tile
+                    name, "gate_up", stride=2 * config.hidden_dim, offset=offset, tiled=tiled
                 )
                 offset += self.manifest.tensors[name].shape[0]
             yield _dispatch(
                 "silu_mul_quantize",
                 {"COLS": config.hidden_dim},
                 (gate_up, *self.quantized(config.hidden_dim)),
-                (Extent("one", config.hidden_dim // GROUP, 64), Extent("n_tokens"), ONE),
+                (Extent("one", config.hidden_dim // 4, 64), Extent("n_tokens"), ONE),
             )
-            yield from self.matmul(f"{layer}.ffn_down", "x", stride=config.dim, tile=tile, add=True)
+            yield from self.matmul(f"{layer}.ffn_down", "x", stride=config.dim, tiled=tiled, add=True)
 
     def tail(self) -> Iterator[Dispatch]:
         """The last token's residual stream to logits."""
         config = self.manifest.config
         output = "output" if "output" in self.manifest.tensors else "embed"
         yield self.norm("final_norm", self.buffer("x", self.max_chunk_tokens * config.dim * 4), config.dim)
-        yield from self.matmul(output, "logits", stride=config.vocab_size, tile=1, last=True)
+        yield from self.matmul(output, "logits", stride=config.vocab_size, last=True)
 
     def before_rope(self, layer: str) -> tuple[str, Mapping[str, float], tuple[Binding, ...]]:
         """What is done to q, k and v before RoPE: the kernel's prefix, its further constants and bindings."""
@@ -346,15 +353,23 @@ class _Builder:
 
 
 def _dispatch(
-    kernel: str,
+    shader: str,
     constants: Mapping[str, float],
     bindings: tuple[Binding, ...],
     grid: tuple[Extent, Extent, Extent],
 ) -> Dispatch:
-    declared = KERNELS[kernel]
-    assert set(constants) == set(declared.constants), kernel
-    assert len(bindings) == len(declared.bindings), kernel
-    return Dispatch(kernel, constants, bindings, grid)
+    declared = KERNELS[SHADERS[shader]]
+    assert set(constants) == set(declared.constants), shader
+    assert len(bindings) == len(declared.bindings), shader
+    return Dispatch(shader, constants, bindings, grid)
+
+
+def _token_bytes(config: ModelConfig, max_seq_len: int) -> int:
+    """The most that one token of a step takes in a work buffer."""
+    blocks = -(-max_seq_len // ATTENTION_BLOCK)
+    attention = config.n_heads * max(max_seq_len, config.head_dim * blocks)
+    qkv_width = (config.n_heads + 2 * config.n_kv_heads) * config.head_dim
+    return 4 * max(attention, config.dim, 2 * config.hidden_dim, qkv_width)
 
 
 def build_plan(
@@ -366,21 +381,22 @@ def build_plan(
 ) -> Plan:
     """The plan of a model, for a context of at most `max_seq_len` and steps of at most `max_chunk_tokens`.
 
-    `manifest` has passed `packed.check_tensors`. Raises: FormatError `format.unsupported` when a part of the
-    model can't be bound.
+    Steps are shorter where a long context's scores would not fit a binding. `manifest` has passed
+    `packed.check_tensors`. Raises: FormatError `format.unsupported` when a part of the model can't be bound.
     """
     max_seq_len = min(max_seq_len or DEFAULT_SEQ_LEN, manifest.config.max_seq_len)
-    max_chunk_tokens = min(max_chunk_tokens, max_seq_len)
     assert max_seq_len >= 1
     assert max_chunk_tokens >= 1
+    most_tokens = max_binding_bytes // _token_bytes(manifest.config, max_seq_len)
+    max_chunk_tokens = min(max_chunk_tokens, max_seq_len, max(most_tokens, 1))
     builder = _Builder(manifest, max_seq_len, max_chunk_tokens, max_binding_bytes)
     # The widest use of the shared activations fixes their size.
     config = manifest.config
     widest = max(config.dim, config.hidden_dim, config.n_heads * config.head_dim)
     builder.quantized(widest)
     builder.lay_out_weights()
-    decode = tuple(builder.body(1))
-    prefill = tuple(builder.body(PREFILL_TILE_TOKENS))
+    decode = tuple(builder.body(tiled=False))
+    prefill = tuple(builder.body(tiled=True))
     logits = tuple(builder.tail())
     return Plan(
         vocab_size=config.vocab_size,

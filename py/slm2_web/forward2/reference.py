@@ -7,6 +7,7 @@ every sum stays below 2^24, whatever the order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -87,11 +88,6 @@ def _rmsnorm_quantize(step: Step, c: Constants, x: Bytes, weight: Bytes, xq: Byt
     """xq, xm = quantize(rms_norm(x[t, :]) * weight)."""
     rows = x.view(np.float32)[: step.n_tokens * c["COLS"]].reshape(step.n_tokens, c["COLS"])
     _put_quantized(xq, xm, exactmath.rms_norm(rows, weight.view(np.float32), np.float32(c["EPS"])))
-
-
-def _quantize(step: Step, c: Constants, x: Bytes, xq: Bytes, xm: Bytes) -> None:
-    """xq, xm = quantize(x[t, :])."""
-    _put_quantized(xq, xm, x.view(np.float32)[: step.n_tokens * c["COLS"]].reshape(step.n_tokens, c["COLS"]))
 
 
 def _silu_mul_quantize(step: Step, c: Constants, gate_up: Bytes, xq: Bytes, xm: Bytes) -> None:
@@ -205,10 +201,23 @@ def _cache(c: Constants, kvq: Bytes, kvs: Bytes) -> tuple[NDArray[np.int8], F32]
     )
 
 
+def _blocks(positions: int) -> int:
+    return -(-positions // ATTENTION_BLOCK)
+
+
+def _by_head(step: Step, c: Constants, array: Bytes, *shape: int) -> F32:
+    """A buffer as f32[n_tokens, N_HEADS, *shape]."""
+    shape = (step.n_tokens, c["N_HEADS"], *shape)
+    return array.view(np.float32)[: math.prod(shape)].reshape(shape)
+
+
 def _attn_scores(
-    step: Step, c: Constants, qq: Bytes, qs: Bytes, kvq: Bytes, kvs: Bytes, scores: Bytes
+    step: Step, c: Constants, qq: Bytes, qs: Bytes, kvq: Bytes, kvs: Bytes, scores: Bytes, peaks: Bytes
 ) -> None:
-    """scores[t, h, j] = q[t, h] . k[j, h / share] * SCALE, j <= pos + t; a head's groups added in order."""
+    """scores[t, h, j] = q[t, h] . k[j, h / share] * SCALE, j <= pos + t; a head's groups added in order.
+
+    peaks[t, h, b] = the largest in block b of positions.
+    """
     n_heads, n_kv, head_dim, max_seq = c["N_HEADS"], c["N_KV_HEADS"], c["HEAD_DIM"], c["MAX_SEQ"]
     groups = head_dim // GROUP
     tokens, seq_len = step.n_tokens, step.seq_len
@@ -221,7 +230,8 @@ def _attn_scores(
     cache_q, cache_s = _cache(c, kvq, kvs)
     k = cache_q[0, :seq_len].reshape(seq_len, n_kv, groups, GROUP).astype(np.float32)
     k_scale = cache_s[0, :seq_len]
-    out = scores.view(np.float32)[: tokens * n_heads * max_seq].reshape(tokens, n_heads, max_seq)
+    out = _by_head(step, c, scores, max_seq)
+    largest = _by_head(step, c, peaks, _blocks(max_seq))
     for h in range(n_heads):
         shared = h * n_kv // n_heads
         total = np.zeros((tokens, seq_len), np.float32)
@@ -230,55 +240,62 @@ def _attn_scores(
             total = total + dots * (q_scale[:, h, g, None] * k_scale[None, :, shared, g])
         total = total * np.float32(c["SCALE"])
         for t in range(tokens):
-            visible = step.pos + t + 1
-            out[t, h, :visible] = total[t, :visible]
-
-
-def _attn_softmax(step: Step, c: Constants, scores: Bytes, norm: Bytes) -> None:
-    """scores[t, h, j] = exp(scores - max); norm[t, h] = 1 / their sum, by blocks of positions in order."""
-    n_heads, max_seq = c["N_HEADS"], c["MAX_SEQ"]
-    rows = scores.view(np.float32)[: step.n_tokens * n_heads * max_seq].reshape(
-        step.n_tokens, n_heads, max_seq
-    )
-    out = norm.view(np.float32)
-    for t in range(step.n_tokens):
-        visible = rows[t, :, : step.pos + t + 1]
-        e = exactmath.exp(visible - visible.max(axis=1, keepdims=True))
-        total = np.zeros(n_heads, np.float32)
-        for start in range(0, e.shape[1], ATTENTION_BLOCK):
-            acc = np.zeros(n_heads, np.float32)
-            for j in range(start, min(start + ATTENTION_BLOCK, e.shape[1])):
-                acc = acc + e[:, j]
-            total = total + acc
-        visible[:] = e
-        out[t * n_heads : (t + 1) * n_heads] = exactmath.recip(total)
+            visible = total[t, : step.pos + t + 1]
+            out[t, h, : visible.size] = visible
+            starts = range(0, visible.size, ATTENTION_BLOCK)
+            largest[t, h, : len(starts)] = np.maximum.reduceat(visible, starts)
 
 
 def _attn_values(
-    step: Step, c: Constants, scores: Bytes, norm: Bytes, kvq: Bytes, kvs: Bytes, y: Bytes
+    step: Step,
+    c: Constants,
+    scores: Bytes,
+    peaks: Bytes,
+    kvq: Bytes,
+    kvs: Bytes,
+    masses: Bytes,
+    values: Bytes,
 ) -> None:
-    """y[t, h, :] = norm[t, h] * sum over j of (scores[t, h, j] * scale_v[j]) * q_v[j], by blocks in order."""
+    """For each block b of positions, with p[j] = exp(scores[t, h, j] - max(peaks[t, h, :])), in order:
+
+    masses[t, h, b] = sum of p[j]; values[t, h, b, :] = sum of (p[j] * scale_v[j]) * q_v[j].
+    """
     n_heads, n_kv, head_dim, max_seq = c["N_HEADS"], c["N_KV_HEADS"], c["HEAD_DIM"], c["MAX_SEQ"]
     groups, share = head_dim // GROUP, n_heads // n_kv
-    rows = scores.view(np.float32)[: step.n_tokens * n_heads * max_seq].reshape(
-        step.n_tokens, n_heads, max_seq
-    )
-    factor = norm.view(np.float32)[: step.n_tokens * n_heads].reshape(step.n_tokens, n_heads)
+    rows, largest = _by_head(step, c, scores, max_seq), _by_head(step, c, peaks, _blocks(max_seq))
+    mass_out = _by_head(step, c, masses, _blocks(max_seq))
+    value_out = _by_head(step, c, values, _blocks(max_seq), groups, GROUP)
     cache_q, cache_s = _cache(c, kvq, kvs)
     v = np.repeat(cache_q[1, : step.seq_len], share, axis=1).astype(np.float32)
     v = v.reshape(step.seq_len, n_heads, groups, GROUP)
     v_scale = np.repeat(cache_s[1, : step.seq_len], share, axis=1)
-    out = y.view(np.float32)[: step.n_tokens * n_heads * head_dim].reshape(step.n_tokens, n_heads, head_dim)
     for t in range(step.n_tokens):
         seen = step.pos + t + 1
-        total = np.zeros((n_heads, groups, GROUP), np.float32)
-        for start in range(0, seen, ATTENTION_BLOCK):
+        peak = largest[t, :, : _blocks(seen)].max(axis=1, keepdims=True)
+        p = exactmath.exp(rows[t, :, :seen] - peak)
+        for block in range(_blocks(seen)):
+            mass = np.zeros(n_heads, np.float32)
             acc = np.zeros((n_heads, groups, GROUP), np.float32)
-            for j in range(start, min(start + ATTENTION_BLOCK, seen)):
-                weight = rows[t, :, j, None] * v_scale[j]
+            for j in range(block * ATTENTION_BLOCK, min((block + 1) * ATTENTION_BLOCK, seen)):
+                mass = mass + p[:, j]
+                weight = p[:, j, None] * v_scale[j]
                 acc = acc + weight[:, :, None] * v[j]
-            total = total + acc
-        out[t] = total.reshape(n_heads, head_dim) * factor[t, :, None]
+            mass_out[t, :, block] = mass
+            value_out[t, :, block] = acc
+
+
+def _attn_quantize(step: Step, c: Constants, masses: Bytes, values: Bytes, xq: Bytes, xm: Bytes) -> None:
+    """xq, xm = quantize(sum of values[t, h, b, :] * recip(sum of masses[t, h, b])), the blocks in order."""
+    n_heads, head_dim, blocks = c["N_HEADS"], c["HEAD_DIM"], _blocks(c["MAX_SEQ"])
+    mass_in, value_in = _by_head(step, c, masses, blocks), _by_head(step, c, values, blocks, head_dim)
+    out = np.empty((step.n_tokens, n_heads, head_dim), np.float32)
+    for t in range(step.n_tokens):
+        mass, total = np.zeros(n_heads, np.float32), np.zeros((n_heads, head_dim), np.float32)
+        for block in range(_blocks(step.pos + t + 1)):
+            mass = mass + mass_in[t, :, block]
+            total = total + value_in[t, :, block]
+        out[t] = total * exactmath.recip(mass)[:, None]
+    _put_quantized(xq, xm, out.reshape(step.n_tokens, n_heads * head_dim))
 
 
 def _typed(function: Callable[..., None], kind: str) -> Callable[..., None]:
@@ -290,7 +307,6 @@ REFERENCE: Mapping[str, Callable[..., None]] = {
     "embed_q4_1": _typed(_embed, "q4_1"),
     "embed_q8_0": _typed(_embed, "q8_0"),
     "rmsnorm_quantize": _rmsnorm_quantize,
-    "quantize": _quantize,
     "silu_mul_quantize": _silu_mul_quantize,
     "matmul_q4_0": _typed(_matmul, "q4_0"),
     "matmul_q4_1": _typed(_matmul, "q4_1"),
@@ -299,8 +315,8 @@ REFERENCE: Mapping[str, Callable[..., None]] = {
     "bias_rope_kv": _bias_rope_kv,
     "norm_rope_kv": _norm_rope_kv,
     "attn_scores": _attn_scores,
-    "attn_softmax": _attn_softmax,
     "attn_values": _attn_values,
+    "attn_quantize": _attn_quantize,
 }
 assert REFERENCE.keys() == KERNELS.keys()
 

@@ -1,4 +1,4 @@
-"""The start-up self-test: every kernel on small inputs, in one submission, against known answers.
+"""The start-up self-test: every shader on small inputs, in one submission, against known answers.
 
 A device whose answers differ in one bit is not used. The answers are digests of what the reference computes
 (`python -m slm2_web.forward2.selftest --write` makes selftest.json; a test holds the two together), so a
@@ -14,7 +14,7 @@ import hashlib
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -24,9 +24,17 @@ from numpy.typing import NDArray
 
 from slm2_web.errors import DeviceError
 from slm2_web.forward2 import exactmath
-from slm2_web.forward2.exactmath import GROUP
+from slm2_web.forward2.exactmath import ATTENTION_BLOCK, GROUP
 from slm2_web.forward2.gpu import GpuBackend, compile_all
-from slm2_web.forward2.kernels import KERNELS, OFFSET_ALIGNMENT_BYTES, STEP_BYTES
+from slm2_web.forward2.kernels import (
+    KERNELS,
+    MATMUL_ROWS,
+    OFFSET_ALIGNMENT_BYTES,
+    SHADERS,
+    STEP_BYTES,
+    TILE_ROWS,
+    TILE_TOKENS,
+)
 from slm2_web.forward2.plan import ONE, Binding, Dispatch, Extent
 from slm2_web.forward2.reference import Step, run
 from slm2_web.manifest import PLANE_BYTES
@@ -34,21 +42,22 @@ from slm2_web.manifest import PLANE_BYTES
 ANSWERS = "selftest.json"
 GUARD = 0xA5
 
-# Shapes that leave remainders everywhere: 10 groups on 8 lanes, 70 rows on workgroups of 64, 5 tokens on
-# tiles of 4, positions in two attention blocks.
+# Shapes that leave remainders everywhere: 10 groups on 8 lanes, 70 rows on workgroups of 8 and of 16, 5
+# tokens on tiles of 4, 80 words of a row on workgroups of 64, 264 on one of 256, 40 of a head on 32,
+# positions in two attention blocks.
 STEP = Step(n_tokens=5, pos=70)
-_COLS, _ROWS, _STRIDE, _OFFSET = 320, 70, 80, 5
-_HEADS = {"N_HEADS": 4, "N_KV_HEADS": 2, "HEAD_DIM": 64, "MAX_SEQ": 96}
+_COLS, _NORM_COLS, _ROWS, _STRIDE, _OFFSET = 320, 1056, 70, 80, 5
+_HEADS = {"N_HEADS": 4, "N_KV_HEADS": 2, "HEAD_DIM": 160, "MAX_SEQ": 96}
 
 Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One kernel run: `arrays` are its bindings in order, an output's being what it holds before."""
+    """One shader's run: `arrays` are its bindings in order, an output's being what it holds before."""
 
     name: str
-    kernel: str
+    shader: str
     constants: Mapping[str, float]
     arrays: tuple[Bytes, ...]
     grid: tuple[Extent, Extent, Extent]
@@ -101,7 +110,7 @@ def _blank(count: int) -> Bytes:
 
 
 def cases() -> Iterator[Case]:
-    """Every kernel at least once."""
+    """Every shader at least once."""
     tokens, groups = STEP.n_tokens, _COLS // GROUP
     q, meta = exactmath.quantize(_values(1, tokens * _COLS).view(np.float32).reshape(tokens, _COLS))
     xq, xm = q.reshape(-1).view(np.uint8), meta.reshape(-1).view(np.uint8)
@@ -117,44 +126,49 @@ def cases() -> Iterator[Case]:
             (ids, quants, scales, _blank(tokens * _COLS * 4)),
             (Extent("one", _COLS // 4, 64), Extent("n_tokens"), ONE),
         )
-        for name, tile, last in (("prefill", 4, 0), ("last", 1, 1)):
-            y = _blank(_STRIDE * 4) if last else _values(5, tokens * _STRIDE)
+        rows, tile_rows = Extent("one", _ROWS, MATMUL_ROWS), Extent("one", _ROWS, TILE_ROWS)
+        token_tiles = Extent("n_tokens", 1, TILE_TOKENS)
+        for name, shader, add, last, grid in (
+            ("last", f"matmul_{kind}", 0, 1, (rows, ONE, ONE)),
+            ("add", f"matmul_{kind}", 1, 0, (rows, Extent("n_tokens"), ONE)),
+            ("tile", f"matmul_tile_{kind}", 1, 0, (token_tiles, tile_rows, ONE)),
+        ):
+            y = _values(5, tokens * _STRIDE) if add else _blank((1 if last else tokens) * _STRIDE * 4)
             yield Case(
                 f"matmul_{kind}.{name}",
-                f"matmul_{kind}",
+                shader,
                 {
                     "COLS": _COLS,
                     "ROWS": _ROWS,
                     "STRIDE": _STRIDE,
                     "OFFSET": _OFFSET,
-                    "TOKENS": tile,
-                    "ADD": 1 - last,
+                    "ADD": add,
                     "LAST": last,
                 },
                 (xq, xm, quants, scales, y),
-                (Extent("one", _ROWS, 64), ONE if last else Extent("n_tokens", 1, tile), ONE),
+                grid,
             )
-    inv_cols = float(np.float32(1.0 / _COLS))
+    inv_cols = float(np.float32(1.0 / _NORM_COLS))
     yield Case(
         "rmsnorm_quantize",
         "rmsnorm_quantize",
-        {"COLS": _COLS, "INV_COLS": inv_cols, "EPS": float(np.float32(1e-5))},
-        (_values(6, tokens * _COLS), _values(7, _COLS), blank_q, blank_m),
+        {"COLS": _NORM_COLS, "INV_COLS": inv_cols, "EPS": float(np.float32(1e-5))},
+        (
+            _values(6, tokens * _NORM_COLS),
+            _values(7, _NORM_COLS),
+            _blank(tokens * _NORM_COLS),
+            _blank(tokens * _NORM_COLS // GROUP * 8),
+        ),
         (ONE, Extent("n_tokens"), ONE),
-    )
-    by_group = (Extent("one", groups, 64), Extent("n_tokens"), ONE)
-    yield Case(
-        "quantize", "quantize", {"COLS": _COLS}, (_values(8, tokens * _COLS), blank_q, blank_m), by_group
     )
     yield Case(
         "silu_mul_quantize",
         "silu_mul_quantize",
         {"COLS": _COLS},
         (_values(9, tokens * 2 * _COLS), blank_q, blank_m),
-        by_group,
+        (Extent("one", _COLS // 4, 64), Extent("n_tokens"), ONE),
     )
     n_heads, n_kv, head_dim, max_seq = _HEADS.values()
-    head_groups = head_dim // GROUP
     cache = 2 * max_seq * n_kv * head_dim
     q_size, width = tokens * n_heads * head_dim, n_heads + 2 * n_kv
     # By a division, which is correctly rounded everywhere; a power is not.
@@ -179,13 +193,14 @@ def cases() -> Iterator[Case]:
                 _blank(cache // GROUP * 4),
                 *extra,
             ),
-            (Extent("one", width * head_groups, 64), Extent("n_tokens"), ONE),
+            (Extent("one", width), Extent("n_tokens"), ONE),
         )
     kvq, kvs = _small_ints(11, cache), _scales(12, cache // GROUP)
-    scores = tokens * n_heads * max_seq
-    # Heads of two groups and of one: with one, the sum is a single term, which compilers see through best.
-    for name, dim in (("two_groups", head_dim), ("one_group", GROUP)):
-        size = tokens * n_heads * dim
+    n_rows, blocks = tokens * n_heads, -(-max_seq // ATTENTION_BLOCK)
+    by_block = (Extent("seq_len", 1, ATTENTION_BLOCK), Extent("one", n_heads), Extent("n_tokens"))
+    # Heads of several groups and of one: with one, a sum is a single term, which compilers see through best.
+    for name, dim in (("groups", head_dim), ("one_group", GROUP)):
+        size = n_rows * dim
         yield Case(
             f"attn_scores.{name}",
             "attn_scores",
@@ -195,44 +210,58 @@ def cases() -> Iterator[Case]:
                 _scales(14, size // GROUP),
                 kvq[: cache * dim // head_dim],
                 kvs[: cache * dim // head_dim // GROUP * 4],
-                _blank(scores * 4),
+                _blank(n_rows * max_seq * 4),
+                _blank(n_rows * blocks * 4),
             ),
-            (Extent("seq_len", 1, 64), Extent("one", n_heads), Extent("n_tokens")),
+            by_block,
         )
-    yield Case(
-        "attn_softmax",
-        "attn_softmax",
-        {"N_HEADS": n_heads, "MAX_SEQ": max_seq},
-        (_values(15, scores), _blank(tokens * n_heads * 4)),
-        (Extent("one", n_heads), Extent("n_tokens"), ONE),
-    )
     yield Case(
         "attn_values",
         "attn_values",
         _HEADS,
-        (_scales(16, scores), _scales(17, tokens * n_heads), kvq, kvs, _blank(q_size * 4)),
-        (Extent("one", n_heads * head_dim // 4, 64), Extent("n_tokens"), ONE),
+        (
+            _values(15, n_rows * max_seq),
+            _values(16, n_rows * blocks),
+            kvq,
+            kvs,
+            _blank(n_rows * blocks * 4),
+            _blank(n_rows * blocks * head_dim * 4),
+        ),
+        by_block,
+    )
+    yield Case(
+        "attn_quantize",
+        "attn_quantize",
+        {"N_HEADS": n_heads, "HEAD_DIM": head_dim, "MAX_SEQ": max_seq},
+        (
+            _scales(17, n_rows * blocks),
+            _values(8, n_rows * blocks * head_dim),
+            _blank(q_size),
+            _blank(q_size // GROUP * 8),
+        ),
+        (Extent("one", n_heads), Extent("n_tokens"), ONE),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """All cases laid out in two buffers: dispatches, the buffers' first contents, each case's outputs."""
+    """Cases in two buffers: step, dispatches, the buffers' first contents, where each case's outputs lie."""
 
+    step: Step
     dispatches: tuple[Dispatch, ...]
     inputs: Bytes
     outputs: Bytes
     ranges: Mapping[str, tuple[int, int]]
 
 
-def lay_out() -> Layout:
-    """The cases as dispatches on `test.in` and `test.out`."""
+def lay_out(chosen: Iterable[Case] | None = None, step: Step = STEP) -> Layout:
+    """Cases, the self-test's if none are given, as dispatches on `test.in` and `test.out`."""
     inputs, outputs = bytearray(), bytearray()
     dispatches, ranges = [], {}
-    for case in cases():
+    for case in cases() if chosen is None else chosen:
         bindings = []
         start = len(outputs)
-        for access, array in zip(KERNELS[case.kernel].bindings.values(), case.arrays, strict=True):
+        for access, array in zip(KERNELS[SHADERS[case.shader]].bindings.values(), case.arrays, strict=True):
             name, area = ("test.in", inputs) if access == "read" else ("test.out", outputs)
             bindings.append(Binding(name, len(area), -(-array.size // 4) * 4))
             area += array.tobytes()
@@ -240,8 +269,9 @@ def lay_out() -> Layout:
             if access == "write":
                 area += bytes([GUARD]) * OFFSET_ALIGNMENT_BYTES
         ranges[case.name] = (start, len(outputs))
-        dispatches.append(Dispatch(case.kernel, case.constants, tuple(bindings), case.grid))
+        dispatches.append(Dispatch(case.shader, case.constants, tuple(bindings), case.grid))
     return Layout(
+        step,
         tuple(dispatches),
         np.frombuffer(bytes(inputs), np.uint8),
         np.frombuffer(bytes(outputs), np.uint8),
@@ -252,7 +282,7 @@ def lay_out() -> Layout:
 def reference_outputs(layout: Layout) -> Bytes:
     """What the reference leaves in `test.out`."""
     buffers = {"test.in": layout.inputs.copy(), "test.out": layout.outputs.copy()}
-    run(layout.dispatches, buffers, STEP)
+    run(layout.dispatches, buffers, layout.step)
     return buffers["test.out"]
 
 
@@ -277,7 +307,7 @@ async def outputs_of(backend: GpuBackend, layout: Layout) -> Bytes:
     backend.write("test.out", 0, layout.outputs)
     await compile_all(backend, layout.dispatches, lambda done, total: None)
     backend.record("test", layout.dispatches)
-    step = (0, STEP.n_tokens, STEP.pos, STEP.seq_len)
+    step = (0, layout.step.n_tokens, layout.step.pos, layout.step.seq_len)
     found = await backend.run(("test",), step, (), "test.out", layout.outputs.size)
     backend.free("test")
     return found.view(np.uint8)

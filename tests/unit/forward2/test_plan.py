@@ -11,18 +11,22 @@ from slm2_web.compile.pack import pack_gguf
 from slm2_web.errors import FormatError
 from slm2_web.forward2.kernels import (
     KERNELS,
+    MATMUL_ROWS,
     MAX_BINDING_BYTES,
     MAX_INVOCATIONS,
     MAX_STORAGE_BINDINGS,
+    MAX_WORKGROUPS,
     OFFSET_ALIGNMENT_BYTES,
+    SHADERS,
+    TILE_ROWS,
+    TILE_TOKENS,
     shader_source,
 )
 from slm2_web.forward2.plan import Extent, Plan, build_plan
 from slm2_web.manifest import Manifest, parse_manifest
 from tiny_gguf import make_tiny_gguf
 
-MAX_WORKGROUPS = 65535
-SHADERS = Path(__file__).parents[3] / "worker" / "shaders"
+FOLDER = Path(__file__).parents[3] / "worker" / "shaders"
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +63,7 @@ def test_default_model_fits_the_default_limits(smollm2: Manifest) -> None:
     check(plan, MAX_BINDING_BYTES)
     assert len(plan.segments) == 1
     assert [d.kernel for d in plan.decode] == [d.kernel for d in plan.prefill]
-    assert len(plan.decode) == 1 + 12 * smollm2.config.n_layers
+    assert len(plan.decode) == 1 + 11 * smollm2.config.n_layers
     assert plan.memory_bytes()["weights"] <= smollm2.weights_bytes
 
 
@@ -92,9 +96,16 @@ def test_a_row_that_fits_no_binding_is_refused(tiny: Manifest) -> None:
     assert caught.value.code == "format.unsupported"
 
 
-def test_a_work_buffer_that_fits_no_binding_is_refused(tiny: Manifest) -> None:
+def test_steps_are_as_long_as_fits_a_binding(tiny: Manifest) -> None:
+    plan = build_plan(tiny, max_seq_len=256, max_chunk_tokens=256, max_binding_bytes=200_000)
+    check(plan, 200_000)
+    assert 1 < plan.max_chunk_tokens < 256
+    assert max(plan.buffers.values()) > 200_000 * (1 - 1 / plan.max_chunk_tokens)
+
+
+def test_a_context_that_fits_no_binding_is_refused(tiny: Manifest) -> None:
     with pytest.raises(FormatError) as caught:
-        build_plan(tiny, max_seq_len=256, max_chunk_tokens=256, max_binding_bytes=200_000)
+        build_plan(tiny, max_seq_len=256, max_chunk_tokens=1, max_binding_bytes=20_000)
     assert caught.value.code == "format.unsupported"
 
 
@@ -104,33 +115,35 @@ def test_extent_rounds_up(variable: str, expected: int) -> None:
 
 
 def test_kernels_keep_to_default_limits() -> None:
-    for kernel in KERNELS.values():
-        assert len(kernel.bindings) <= MAX_STORAGE_BINDINGS
-        assert kernel.workgroup <= MAX_INVOCATIONS
+    assert all(len(kernel.bindings) <= MAX_STORAGE_BINDINGS for kernel in KERNELS.values())
+    for name in SHADERS:
+        (size,) = re.findall(r"@workgroup_size\((\d+)\)", shader_source(name))
+        assert int(size) <= MAX_INVOCATIONS
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", SHADERS)
 def test_shader_declares_what_the_table_says(name: str) -> None:
-    source, kernel = shader_source(name), KERNELS[name]
+    source, kernel = shader_source(name), KERNELS[SHADERS[name]]
     declared = re.findall(r"@binding\((\d+)\) var<storage, (read|read_write)> (\w+):", source)
     access = {"read": "read", "read_write": "write"}
     assert [(int(n), access[mode], binding) for n, mode, binding in declared] == [
         (i, mode, binding) for i, (binding, mode) in enumerate(kernel.bindings.items(), 1)
     ]
     assert re.findall(r"^override (\w+): \w+;$", source, re.M) == list(kernel.constants)
-    size = re.findall(r"@workgroup_size\((\w+)\)", source)
-    assert len(size) == 1
-    lanes = re.findall(r"^const LANES = (\d+)u;$", source, re.M)
-    assert int(size[0] if size[0].isdigit() else lanes[0]) == kernel.workgroup
+    tile = {n: int(v) for n, v in re.findall(r"^const (TILE_\w+) = (\d+)u;$", source, re.M)}
+    if name.startswith("matmul_tile"):
+        assert tile == {"TILE_ROWS": TILE_ROWS, "TILE_TOKENS": TILE_TOKENS}
+    else:
+        assert tile == ({"TILE_ROWS": MATMUL_ROWS} if name.startswith("matmul") else {})
 
 
-def test_every_shader_is_a_kernel() -> None:
-    assert sorted(p.stem for p in SHADERS.glob("*.wgsl")) == sorted(KERNELS)
+def test_every_shader_is_in_the_table() -> None:
+    assert sorted(p.stem for p in FOLDER.glob("*.wgsl")) == sorted(SHADERS)
 
 
 def test_functions_that_shaders_share_are_the_same_text() -> None:
     texts: dict[str, dict[str, list[str]]] = {}
-    for name in KERNELS:
+    for name in SHADERS:
         for match in re.finditer(r"(?:^//[^\n]*\n)*^fn (\w+)\(.*?^}\n", shader_source(name), re.M | re.S):
             if match[1] == "main":
                 continue

@@ -9,15 +9,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from feeding import feed
 from slm2_web.compile.pack import pack_gguf
 from slm2_web.errors import DeviceError
 from slm2_web.forward2 import selftest
-from slm2_web.forward2.kernels import KERNELS, shader_source
+from slm2_web.forward2.exactmath import ATTENTION_BLOCK
+from slm2_web.forward2.kernels import SHADERS, shader_source
 from slm2_web.forward2.native import NativeBackend, native_executor
-from slm2_web.forward2.plan import build_plan
-from slm2_web.forward2.reference import ReferenceExecutor
+from slm2_web.forward2.plan import Extent, build_plan
+from slm2_web.forward2.reference import REFERENCE, ReferenceExecutor, Step
 from slm2_web.packed import PackedModel
 from tiny_gguf import make_tiny_gguf
 
@@ -27,7 +29,7 @@ GREEDY = json.loads((Path(__file__).parents[1] / "vectors" / "smollm2_greedy.jso
 def test_recorded_answers_are_the_references() -> None:
     layout = selftest.lay_out()
     assert selftest.digests(layout, selftest.reference_outputs(layout)) == selftest.known_answers()
-    assert {case.kernel for case in selftest.cases()} == set(KERNELS)
+    assert {case.shader for case in selftest.cases()} == set(SHADERS)
 
 
 def test_self_test_passes() -> None:
@@ -35,30 +37,36 @@ def test_self_test_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "right", "wrong"),
+    ("shader", "right", "wrong"),
     [
-        ("matmul_q4_1", "sep(m * x_meta.y)", "sep(m * x_meta.x)"),
+        ("matmul_q4_1", "sep(w.offset * x.offset)", "sep(w.offset * x.scale)"),
+        ("matmul_q8_0", "group.x * TILE_ROWS + index;", "group.x * TILE_ROWS + index + 1u;"),
+        ("matmul_tile_q4_0", "lanes[place + 24u] = acc1.y;", "lanes[place + 24u] = acc0.y;"),
+        ("matmul_tile_q4_1", "* TILE_ROWS + index]", "* TILE_ROWS + (index ^ 1u)]"),
+        ("rope_kv", "sep4(straight - crossed)", "sep4(straight + crossed)"),
         ("rmsnorm_quantize", "INV_COLS) + EPS", "INV_COLS)"),
-        ("attn_softmax", "total = sep(total + sums[b])", "total = max(total, sums[b])"),
-        ("attn_scores", "j > step.pos + t", "j > step.pos + t + 1u"),
-        ("quantize", "xq[8u * at + i] = word_of(q);", "xq[8u * at + i + 1u] = word_of(q);"),
+        ("attn_scores", "score = max(score, eighths[i]);", "score = max(score, all[i]);"),
+        ("attn_values", "min(BLOCK, seen - start)", "BLOCK"),
+        ("attn_quantize", "/ BLOCK + 1u", "/ BLOCK"),
+        ("silu_mul_quantize", "xq[at] = word_of(q);", "xq[at + 1u] = word_of(q);"),
     ],
 )
 def test_self_test_finds_a_wrong_kernel(
-    kernel: str, right: str, wrong: str, monkeypatch: pytest.MonkeyPatch
+    shader: str, right: str, wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from slm2_web.forward2 import gpu
 
     def broken(name: str) -> str:
         source = shader_source(name)
-        assert name != kernel or right in source
-        return source.replace(right, wrong) if name == kernel else source
+        assert name != shader or right in source
+        return source.replace(right, wrong) if name == shader else source
 
     monkeypatch.setattr(gpu, "shader_source", broken)
     with pytest.raises(DeviceError) as caught:
         asyncio.run(selftest.self_test(NativeBackend()))
     assert caught.value.code == "device.self_test"
-    assert {name.split(".")[0] for name in caught.value.detail["wrong"]} == {kernel}
+    shaders = {case.name: case.shader for case in selftest.cases()}
+    assert {shaders[name] for name in caught.value.detail["wrong"]} == {shader}
 
 
 @pytest.mark.parametrize("block", ["q4_0", "q4_1", "q8_0"])
@@ -99,14 +107,66 @@ def test_smollm2_has_the_references_bits_in_any_chunks(packed_smollm2: Path) -> 
         assert feed(gpu, [token], 1).tobytes() == feed(reference, [token], 1).tobytes()
 
 
+@pytest.mark.parametrize("head_dim", [32, 64, 128])
+def test_attention_over_many_blocks_has_the_references_bits(head_dim: int) -> None:
+    """More blocks than a workgroup has invocations; tokens on both sides of a block's edge."""
+    rng = np.random.default_rng(head_dim)
+    step = Step(n_tokens=3, pos=34 * ATTENTION_BLOCK - 2)
+    n_heads, n_kv, max_seq = 3, 1, 35 * ATTENTION_BLOCK + 7
+    heads = {"N_HEADS": n_heads, "N_KV_HEADS": n_kv, "HEAD_DIM": head_dim, "MAX_SEQ": max_seq}
+    rows, blocks = step.n_tokens * n_heads, 36
+
+    def ints(size: int) -> NDArray[np.uint8]:
+        return rng.integers(-127, 128, size).astype(np.int8).view(np.uint8)
+
+    def floats(size: int) -> NDArray[np.uint8]:
+        return rng.uniform(0.01, 0.03, size).astype(np.float32).view(np.uint8)
+
+    def blank(size: int) -> NDArray[np.uint8]:
+        return np.full(size, selftest.GUARD, np.uint8)
+
+    cache = 2 * max_seq * n_kv * head_dim
+    kvq, kvs = ints(cache), floats(cache // 32)
+    q, scale = ints(rows * head_dim), floats(rows * head_dim // 32)
+    by_block = (Extent("seq_len", 1, ATTENTION_BLOCK), Extent("one", n_heads), Extent("n_tokens"))
+    scores, peaks = blank(rows * max_seq * 4), blank(rows * blocks * 4)
+    masses, values = blank(rows * blocks * 4), blank(rows * blocks * head_dim * 4)
+    given: tuple[NDArray[np.uint8], ...] = (q, scale, kvq, kvs, scores, peaks)
+    # Each kernel is given what the reference's one before it leaves.
+    first = selftest.Case("scores", "attn_scores", {**heads, "SCALE": 0.125}, given, by_block)
+    places = [array.copy() for array in given]
+    REFERENCE["attn_scores"](step, first.constants, *places)
+    given = (*places[4:], kvq, kvs, masses, values)
+    second = selftest.Case("values", "attn_values", heads, given, by_block)
+    places = [array.copy() for array in given]
+    REFERENCE["attn_values"](step, heads, *places)
+    third = selftest.Case(
+        "quantize",
+        "attn_quantize",
+        {name: value for name, value in heads.items() if name != "N_KV_HEADS"},
+        (*places[4:], blank(rows * head_dim), blank(rows * head_dim // 4)),
+        (Extent("one", n_heads), Extent("n_tokens"), Extent("one")),
+    )
+    layout = selftest.lay_out((first, second, third), step)
+    found = asyncio.run(selftest.outputs_of(NativeBackend(), layout))
+    expected = selftest.reference_outputs(layout)
+    assert selftest.digests(layout, found) == selftest.digests(layout, expected)
+    start, end = layout.ranges["scores"]
+    assert len(np.unique(expected[start:end].view(np.uint32))) > 1000
+
+
 def test_extreme_values_have_the_same_bits() -> None:
     """Each case of the self-test with its float inputs scaled to extremes: zero, tiny, huge."""
+    # Where a kernel binds its first floats of any size.
+    floats = {"rmsnorm_quantize": 1, "silu_mul_quantize": 1, "attn_quantize": 2} | dict.fromkeys(
+        ("rope_kv", "bias_rope_kv", "norm_rope_kv"), 1
+    )
     for factor in (0.0, 2.0**-60, 2.0**-35, 2.0**30):
         layout = selftest.lay_out()
         inputs = layout.inputs.copy()
         for dispatch in layout.dispatches:
-            if dispatch.kernel in ("rmsnorm_quantize", "quantize", "silu_mul_quantize", "rope_kv"):
-                b = dispatch.bindings[0]
+            if place := floats.get(dispatch.kernel):
+                b = dispatch.bindings[place - 1]
                 inputs[b.offset : b.offset + b.size].view(np.float32)[:] *= np.float32(factor)
         scaled = dataclasses.replace(layout, inputs=inputs)
         expected = selftest.reference_outputs(scaled)

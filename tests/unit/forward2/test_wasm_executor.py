@@ -106,9 +106,9 @@ def test_extreme_weights_have_the_references_bits(tmp_path: Path) -> None:
 
 def test_self_test_finds_a_wrong_kernel(packed_tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An operation that runs as another kernel is noticed before the executor is used."""
-    numbers = {**wasm.KERNEL_NUMBERS, "quantize": wasm.KERNEL_NUMBERS["silu_mul_quantize"]}
+    numbers = {**wasm.KERNEL_NUMBERS, "bias_rope_kv": wasm.KERNEL_NUMBERS["rope_kv"]}
     monkeypatch.setattr(wasm, "KERNEL_NUMBERS", numbers)
     with pytest.raises(DeviceError) as caught:
         make(PackedModel.open(packed_tiny), 1)
     assert caught.value.code == "device.self_test"
-    assert caught.value.detail["wrong"] == ["quantize"]
+    assert caught.value.detail["wrong"] == ["bias_rope_kv"]
