@@ -9,6 +9,7 @@ this list, and imports look back up it only:
     prompt2       what goes into the context, within which budget
     forward2      ids -> logits, with the same bits on every executor
     sampling2     logits -> id, replayable
+    request       what is asked, from anywhere, and the prompt for it
     stopstrings   ends a text at a string, over-holding nothing
     session       the loop that joins the stages
     transcript    what a run was, in one JSON
