@@ -8,7 +8,7 @@
 //
 // Everything heavy happens in two workers; this side encodes, decodes, and keeps promises.
 
-import { decode, Decoder, encode } from "./text.js";
+import { decode, Decoder, encode, encodeJson } from "./text.js";
 import {
   AssetError,
   Cancelled,
@@ -44,16 +44,27 @@ export {
 /** @typedef {import("../worker/protocol.js").Reason} Reason */
 /** @typedef {import("../worker/protocol.js").Slm2Error} AnyError */
 /** @typedef {Omit<import("../worker/protocol.js").ProgressMessage, "type">} Progress */
-/** @typedef {{role: string, content: string}} Message */
-/** @typedef {{reason: Reason, text: string, transcript: string, stats: Record<string, any>}} Result */
+/** A JSON value; or JSON text, whose numbers stay as they are spelled.
+ * @typedef {string | Record<string, any>[]} Json */
+/** @typedef {{role: string, content?: string | null, reasoning_content?: string | null, tool_calls?: Json | null,
+ *   tool_call_id?: string, name?: string}} Message */
+/** @typedef {{id: string, relevance: number, content: string}} Evidence */
+/** What a prompt holds; docs/prompt.md. @typedef {Record<string, any>} Ledger */
+/** @typedef {{reason: Reason, text: string, reasoning_content: string | null, transcript: string,
+ *   stats: Record<string, any>, ledger: Ledger}} Result */
 /** @typedef {{
  *   model?: string, root?: string | URL, executor?: Executor, signal?: AbortSignal,
  *   onProgress?: (progress: Progress) => void, onWarning?: (warning: AnyError) => void,
  * }} LoadOptions */
-/** @typedef {{
+/** What may go into the prompt beside the messages. @typedef {{
+ *   tools?: Json, enable_thinking?: boolean, preserve_thinking?: boolean,
+ *   local_state?: string, evidence?: Evidence[], budget_tokens?: number,
+ * }} PromptOptions */
+/** @typedef {PromptOptions & {
  *   temperature?: number, top_k?: number, top_p?: number, min_p?: number, repetition_penalty?: number,
  *   seed?: number | bigint | string, max_tokens?: number, stop?: string | string[],
  *   signal?: AbortSignal, onPrefill?: (done: number, total: number) => void,
+ *   onContext?: (ledger: Ledger) => void, onReasoning?: (delta: string) => void,
  * }} ChatOptions */
 
 /** How a sampling parameter crosses to the worker, which checks its range.
@@ -68,7 +79,18 @@ const PARAMS = {
   max_tokens: number,
   stop: (value, place) => [value].flat().map((text, i) => encode(string(text, place), `${place}[${i}]`)),
 };
-const NOT_PARAMS = ["signal", "onPrefill"];
+const CALLED = ["onPrefill", "onContext", "onReasoning"];
+
+/** How the rest of a prompt crosses; what is not given is null, which the engine takes as its own default.
+ * @type {Record<string, (value: any, place: string) => any>} */
+const PROMPT = {
+  tools: encodeList,
+  enable_thinking: boolean,
+  preserve_thinking: boolean,
+  local_state: (value, place) => encode(string(value, place), place),
+  evidence: encodeEvidence,
+  budget_tokens: whole,
+};
 
 // What this script came with; `load` hears of a failure.
 const HOME = new URL("../", import.meta.url);
@@ -201,7 +223,7 @@ class Slm {
     }
     const id = this.#lastId + 1;
     /** @type {Channels["page_to_worker"]} */
-    const request = { type: "chat", id, messages: encodeMessages(messages), params: encodeParams(options) };
+    const request = { type: "chat", id, ...encodeRequest(messages, options) };
     this.#lastId = id;
     const chat = new Chat(id, options, () => this.#cancel(id));
     this.#chat = chat;
@@ -264,8 +286,13 @@ class Chat {
   #resolve = () => {};
   /** @type {(error: unknown) => void} */
   #reject = () => {};
-  #decoder = new Decoder();
-  #text = "";
+  /** @type {Record<"text" | "reasoning", {decoder: Decoder, text: string | null}>} */
+  #parts = {
+    text: { decoder: new Decoder(), text: "" },
+    reasoning: { decoder: new Decoder(), text: null },
+  };
+  /** What the prompt holds, once that is known. @type {Ledger} */
+  ledger = {};
   /** Text not yet read. @type {string[]} */
   #deltas = [];
   #over = false;
@@ -274,13 +301,14 @@ class Chat {
   /** The call of `next` before: they answer one after the other. @type {Promise<unknown>} */
   #before = Promise.resolve();
   #cancel;
-  #onPrefill;
+  #options;
 
   /** @param {number} id @param {ChatOptions} options @param {() => void} cancel */
-  constructor(id, { signal, onPrefill }, cancel) {
+  constructor(id, options, cancel) {
+    const { signal } = options;
     this.id = id;
     this.#cancel = cancel;
-    this.#onPrefill = onPrefill;
+    this.#options = options;
     this.result = new Promise((resolve, reject) => ([this.#resolve, this.#reject] = [resolve, reject]));
     // Who only iterates has heard of the error; nobody is told of an unhandled rejection.
     this.result.catch(() => {});
@@ -329,22 +357,30 @@ class Chat {
     if (!this.#over) this.#cancel();
   }
 
-  /** @param {import("../worker/protocol.js").PrefillMessage | import("../worker/protocol.js").DeltaMessage |
-   *   import("../worker/protocol.js").DoneMessage | import("../worker/protocol.js").ErrorMessage} message */
+  /** @param {Exclude<Channels["worker_to_page"], {type: "progress" | "ready"}>} message */
   receive(message) {
     try {
       switch (message.type) {
+        case "context":
+          this.ledger = message.ledger;
+          this.#options.onContext?.(this.ledger);
+          break;
         case "prefill":
-          this.#onPrefill?.(message.done, message.total);
+          this.#options.onPrefill?.(message.done, message.total);
           break;
         case "delta":
           this.nTokens = message.n_tokens;
-          this.#push(this.#decoder.push(message.data));
+          this.#push(message.part, this.#parts[message.part].decoder.push(message.data));
           break;
         case "done": {
-          this.#decoder.end();
-          const { reason, transcript, stats } = message;
-          this.#settle(() => this.#resolve({ reason, text: this.#text, transcript: decode(transcript), stats }));
+          for (const { decoder } of Object.values(this.#parts)) decoder.end();
+          const { reason, stats } = message;
+          const transcript = decode(message.transcript);
+          const [text, thought] = [this.#parts.text.text ?? "", this.#parts.reasoning.text];
+          const { ledger } = this;
+          this.#settle(() =>
+            this.#resolve({ reason, text, reasoning_content: thought, transcript, stats, ledger }),
+          );
           break;
         }
         case "error":
@@ -361,10 +397,11 @@ class Chat {
     this.#settle(() => this.#reject(error));
   }
 
-  /** @param {string} text */
-  #push(text) {
+  /** @param {"text" | "reasoning"} part @param {string} text */
+  #push(part, text) {
     if (text === "") return;
-    this.#text += text;
+    this.#parts[part].text = (this.#parts[part].text ?? "") + text;
+    if (part === "reasoning") return void this.#options.onReasoning?.(text);
     this.#deltas.push(text);
     this.#wake();
   }
@@ -431,19 +468,100 @@ function sharedWords() {
   return typeof SharedArrayBuffer === "function" ? new Int32Array(new SharedArrayBuffer(CONTROL_BYTES)) : null;
 }
 
+/** The request as it crosses. @param {Message[]} messages @param {ChatOptions} options
+ * @returns {Omit<import("../worker/protocol.js").ChatMessage, "type" | "id">} */
+function encodeRequest(messages, options) {
+  /** @type {Record<string, any>} */
+  const params = {};
+  /** @type {Record<string, any>} */
+  const prompt = { preserve_thinking: false };
+  for (const name of Object.keys(PROMPT)) prompt[name] ??= null;
+  for (const [name, value] of Object.entries(options)) {
+    if (value === undefined || name === "signal" || CALLED.includes(name)) continue;
+    const [target, table] = Object.hasOwn(PROMPT, name) ? [prompt, PROMPT] : [params, PARAMS];
+    if (!Object.hasOwn(table, name)) {
+      const allowed = [...Object.keys(PARAMS), ...Object.keys(PROMPT)].join(" | ");
+      throw badInput("input.params", `options.${name}`, value, allowed);
+    }
+    target[name] = table[name](value, `options.${name}`);
+  }
+  const request = /** @type {any} */ ({ messages: encodeMessages(messages), ...prompt, params });
+  const bytes = sizeOf(request);
+  if (bytes > LIMITS.request_bytes) {
+    const detail = { place: "request", found: bytes, allowed: LIMITS.request_bytes };
+    const message = `request: found ${bytes} bytes of text; allowed: at most ${LIMITS.request_bytes}`;
+    throw new InputError("input.budget", message, detail);
+  }
+  return request;
+}
+
+/** The bytes of all texts. @param {any} value @returns {number} */
+function sizeOf(value) {
+  if (value instanceof Uint8Array) return value.byteLength;
+  if (typeof value !== "object" || value === null) return 0;
+  return Object.values(value).reduce((sum, part) => sum + sizeOf(part), 0);
+}
+
 /** @param {Message[]} messages */
 function encodeMessages(messages) {
-  if (!Array.isArray(messages) || messages.length < 1 || messages.length > LIMITS.messages) {
-    throw badInput("input.json", "messages", messages, `a list of 1 to ${LIMITS.messages} messages`);
-  }
-  return messages.map((message, i) => {
-    const { role, content } = message ?? {};
-    if (typeof role !== "string") throw badInput("template.role", `messages[${i}].role`, role, "a string");
-    if (typeof content !== "string") {
-      throw badInput("template.content", `messages[${i}].content`, content, "a string");
+  return list(messages, "messages").map((message, i) => {
+    const place = `messages[${i}]`;
+    const keys = ["role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name"];
+    const { role, reasoning_content: thought, tool_calls: calls, ...rest } = record(message, place, keys);
+    if (typeof role !== "string") throw badInput("template.role", `${place}.role`, role, "a string");
+    encode(role, `${place}.role`);
+    const content = isNone(rest.content) && !isNone(calls) ? "" : rest.content;
+    if (typeof content !== "string") throw badInput("template.content", `${place}.content`, content, "a string");
+    if (!isNone(thought) && typeof thought !== "string") {
+      throw badInput("template.reasoning", `${place}.reasoning_content`, thought, "a string");
     }
-    return { role, content: encode(content, `messages[${i}].content`) };
+    return {
+      role,
+      content: encode(content, `${place}.content`),
+      reasoning_content: isNone(thought) ? null : encode(thought, `${place}.reasoning_content`),
+      tool_calls: isNone(calls) ? null : encodeList(calls, `${place}.tool_calls`),
+    };
   });
+}
+
+/** JSON text, or a list of objects. @param {any} value @param {string} place */
+function encodeList(value, place) {
+  if (typeof value === "string" || Array.isArray(value)) return encodeJson(value, place);
+  throw badInput("input.json", place, value, "JSON text, or a list of objects");
+}
+
+/** @param {Evidence[]} evidence @param {string} place */
+function encodeEvidence(evidence, place) {
+  if (isNone(evidence)) return null;
+  return list(evidence, place).map((each, i) => {
+    const at = `${place}[${i}]`;
+    const { id, relevance, content } = record(each, at, ["id", "relevance", "content"]);
+    return {
+      id: encode(string(id, `${at}.id`), `${at}.id`),
+      relevance: number(relevance, `${at}.relevance`),
+      content: encode(string(content, `${at}.content`), `${at}.content`),
+    };
+  });
+}
+
+/** @param {any} value */
+const isNone = (value) => value === undefined || value === null || (Array.isArray(value) && value.length === 0);
+
+/** A list that is not empty and not too long. @param {any} value @param {string} place @returns {any[]} */
+function list(value, place) {
+  if (Array.isArray(value) && value.length >= 1 && value.length <= LIMITS.messages) return value;
+  throw badInput("input.json", place, value, `a list of 1 to ${LIMITS.messages}`);
+}
+
+/** A plain object, with none but these keys. @param {any} value @param {string} place @param {string[]} keys
+ * @returns {Record<string, any>} */
+function record(value, place, keys) {
+  if (typeof value !== "object" || value === null || Array.isArray(value)) {
+    throw badInput("input.json", place, value, "an object");
+  }
+  const other = Object.keys(value).find((key) => !keys.includes(key));
+  if (other !== undefined) throw badInput("input.json", `${place}.${other}`, value[other], keys.join(", "));
+  return value;
 }
 
 /** Whatever else they hold: that they are options, and that what is called can be.
@@ -452,29 +570,16 @@ function checkOptions(options) {
   if (typeof options !== "object" || options === null) {
     throw badInput("input.params", "options", options, "an object");
   }
-  const { signal, onProgress, onWarning, onPrefill } = options;
+  const { signal } = options;
   if (signal !== undefined && !(signal instanceof AbortSignal)) {
     throw badInput("input.params", "options.signal", signal, "an AbortSignal");
   }
-  for (const [name, callback] of Object.entries({ onProgress, onWarning, onPrefill })) {
+  for (const name of ["onProgress", "onWarning", ...CALLED]) {
+    const callback = /** @type {any} */ (options)[name];
     if (callback !== undefined && typeof callback !== "function") {
       throw badInput("input.params", `options.${name}`, callback, "a function");
     }
   }
-}
-
-/** @param {ChatOptions} options */
-function encodeParams(options) {
-  /** @type {Record<string, any>} */
-  const params = {};
-  for (const [name, value] of Object.entries(options)) {
-    if (value === undefined || NOT_PARAMS.includes(name)) continue;
-    if (!Object.hasOwn(PARAMS, name)) {
-      throw badInput("input.params", `options.${name}`, value, Object.keys(PARAMS).join(" | "));
-    }
-    params[name] = PARAMS[name](value, `options.${name}`);
-  }
-  return params;
 }
 
 /** @param {any} value @param {string} place */
@@ -488,6 +593,18 @@ function number(value, place) {
 /** @param {any} value @param {string} place */
 function string(value, place) {
   if (typeof value !== "string") throw badInput("input.params", place, value, "a string");
+  return value;
+}
+
+/** @param {any} value @param {string} place */
+function boolean(value, place) {
+  if (typeof value !== "boolean") throw badInput("input.params", place, value, "true | false");
+  return value;
+}
+
+/** @param {any} value @param {string} place */
+function whole(value, place) {
+  if (!Number.isSafeInteger(value) || value < 0) throw badInput("input.params", place, value, "a whole number");
   return value;
 }
 

@@ -9,12 +9,13 @@
 // part of the conversation when the reply has text, and marked as dropped when it failed or was stopped first.
 
 import { SLM2, Slm2Error } from "./client.js";
+import { ContextMeter } from "./context.js";
 import { button, byId, seconds } from "./dom.js";
 import { code, errorCard } from "./errors.js";
 import { Settings } from "./settings.js";
 import { StageTable } from "./stages.js";
 import { keep, kept } from "./tab.js";
-import { difference, readTranscript } from "./transcript.js";
+import { difference, readTranscript, recordedRequest } from "./transcript.js";
 import { Turn } from "./turn.js";
 
 /** @typedef {Awaited<ReturnType<typeof SLM2.load>>} Model */
@@ -36,6 +37,7 @@ const send = byId("send", HTMLButtonElement);
 const stop = byId("stop", HTMLButtonElement);
 const latest = byId("latest", HTMLButtonElement);
 const settings = new Settings();
+const meter = new ContextMeter();
 const stages = new StageTable(byId("stages", HTMLElement));
 
 /** @type {Model | null} */
@@ -110,7 +112,7 @@ async function load() {
 }
 
 /** @param {Record<string, any>} info */
-function showModel({ model, executor, adapter, fallback, defaults, timings, memory }) {
+function showModel({ model, template, executor, adapter, fallback, defaults, timings, memory }) {
   const runs = [model.title, EXECUTOR_NAMES[executor] ?? executor, adapter].filter(Boolean).join(" · ");
   byId("runs", HTMLElement).textContent = runs;
   byId("runs", HTMLElement).title = runs;
@@ -127,7 +129,7 @@ function showModel({ model, executor, adapter, fallback, defaults, timings, memo
       `Python’s heap with the vocabulary ${heap}, the conversation’s cache ${cache}, the kernels’ buffers ${work}.`,
   );
   if (turns.length > 0) loading.open = false;
-  settings.showDefaults({ ...defaults, system: model.default_system });
+  settings.showDefaults({ ...defaults, system: model.default_system }, template);
   say("The model is ready.");
 }
 
@@ -213,22 +215,31 @@ async function answer(turn) {
     if (!model) throw new Error("no model");
     turn.begin(model.info.model.title);
     follow();
-    const { messages, params } = turn.recorded?.request ?? request(turn);
-    chat = model.chat(messages, {
+    const { messages, params } = turn.recorded ? recordedRequest(turn.recorded) : request(turn);
+    // A stopped run is made again as far as it went.
+    const { reason, generated_ids: ids = [] } = turn.recorded ?? {};
+    const stopAsBefore = () => {
+      if (reason === "cancelled" && running.nTokens >= ids.length) running.cancel();
+    };
+    const running = model.chat(messages, {
       ...params,
+      onContext: (ledger) => say(meter.show(ledger, messages) || "The model reads."),
       onPrefill: (done, total) => turn.prefill(done, total),
+      onReasoning: (delta) => {
+        turn.think(delta, running.nTokens);
+        stopAsBefore();
+      },
     });
-    for await (const delta of chat) {
+    chat = running;
+    for await (const delta of running) {
       const pinned = isPinned();
-      turn.append(delta, chat.nTokens);
-      // A stopped run is made again as far as it went.
-      const { reason, generated_ids } = turn.recorded ?? {};
-      if (reason === "cancelled" && chat.nTokens >= (generated_ids?.length ?? 0)) chat.cancel();
+      turn.append(delta, running.nTokens);
+      stopAsBefore();
       if (pinned) follow();
       else latest.hidden = false;
     }
     const pinned = isPinned();
-    const result = await chat.result;
+    const result = await running.result;
     turn.end(result);
     const { recorded } = turn;
     say(recorded ? turn.judge(difference(recorded, JSON.parse(result.transcript))) : "");
@@ -280,8 +291,9 @@ function turnActions(error, turn) {
   });
   if (!(error instanceof Slm2Error)) return [button("Reload the page", () => location.reload())];
   if (error.code === "protocol.version") return [button("Reload the page", () => location.reload())];
-  if (error.code === "input.budget") return [edit, button("New chat", newChat)];
-  if (error.code === "input.params") return [edit, button("Settings", () => settings.open())];
+  const set = button("Settings", () => settings.open());
+  if (error.code === "input.budget") return [edit, set, button("New chat", newChat)];
+  if (error.code === "input.params") return [edit, set];
   return error.code.startsWith("input.") || error.code.startsWith("template.") ? [edit] : [again, edit];
 }
 
@@ -312,6 +324,14 @@ function remove(turn) {
   turn.element.remove();
   welcome.hidden = turns.length > 0;
   keep(turns);
+  showContext();
+}
+
+/** The meter of the last reply. */
+function showContext() {
+  const prompt = turns.findLast((turn) => turn.prompt)?.prompt;
+  if (prompt) meter.show(prompt.ledger, prompt.messages);
+  else meter.clear();
 }
 
 /** The conversation as it was before a reload, as far as it can be shown. */
@@ -324,6 +344,7 @@ function restore() {
       remove(turn);
     }
   }
+  showContext();
   follow();
 }
 
@@ -332,6 +353,7 @@ function newChat() {
   for (const turn of turns) turn.element.remove();
   turns = [];
   keep(turns);
+  meter.clear();
   welcome.hidden = false;
   byId("announcer", HTMLElement).textContent = "";
   page.scrollTop = 0;

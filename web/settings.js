@@ -1,13 +1,14 @@
-// The settings drawer: sampling parameters and the system prompt, checked as they are typed, kept in
+// The settings drawer: sampling parameters, the prompt's budget and its system prompt, checked as they are typed, kept in
 // localStorage. An empty field is no setting: the model's own value counts.
 
 import { RANGES } from "./client.js";
 import { button, byId, make } from "./dom.js";
 
 /** What is wrong with a text, or "" if nothing is. @typedef {(text: string) => string} Check */
-/** @typedef {{name: string, label: string, hint: string, check: Check, multiline?: boolean,
- *   placeholder?: string}} Field */
-/** @typedef {HTMLInputElement | HTMLTextAreaElement} Control */
+/** `choices`: of a field that is one of a few words, in the order of `true` and `false`.
+ * @typedef {{name: string, label: string, hint: string, check: Check, multiline?: boolean,
+ *   placeholder?: string, choices?: readonly [string, string], needs?: string}} Field */
+/** @typedef {HTMLInputElement | HTMLTextAreaElement | HTMLSelectElement} Control */
 
 const STORAGE_KEY = "slm2-settings";
 
@@ -59,6 +60,29 @@ const FIELDS = [
     check: inRange("max_tokens"),
   },
   {
+    name: "budget_tokens",
+    label: "Context budget",
+    hint: "The most tokens of a prompt. Past it, the oldest exchanges are left out. Empty: all the room there is.",
+    check: inRange("budget_tokens"),
+    placeholder: "all the room there is",
+  },
+  {
+    name: "enable_thinking",
+    label: "Thinking",
+    hint: "Whether the model thinks before it answers.",
+    check: () => "",
+    choices: ["think first", "answer at once"],
+    needs: "thinking",
+  },
+  {
+    name: "preserve_thinking",
+    label: "Earlier thoughts",
+    hint: "Kept, they take room, and nothing that was read has to be read again.",
+    check: () => "",
+    choices: ["keep them in the prompt", "leave them out"],
+    needs: "preserve_thinking",
+  },
+  {
     name: "system",
     label: "System prompt",
     hint: "What the model is told before the conversation.",
@@ -72,7 +96,9 @@ export class Settings {
   #note = byId("settings-note", HTMLElement);
   /** @type {Record<string, any>} */
   #defaults = {};
-  /** @type {Map<string, {field: Field, control: Control, wrong: HTMLElement}>} */
+  /** What the model's template can do. @type {Record<string, boolean>} */
+  #abilities = {};
+  /** @type {Map<string, {field: Field, control: Control, wrong: HTMLElement, element: HTMLElement}>} */
   #entries = new Map();
 
   constructor() {
@@ -107,11 +133,13 @@ export class Settings {
   /** The parameters that are set, and a fresh seed if none is and chance has a say.
    * @returns {import("./client.js").ChatOptions} */
   params() {
-    /** @type {Record<string, number | string>} */
+    /** @type {Record<string, number | string | boolean>} */
     const params = {};
-    for (const [name, { control }] of this.#entries) {
+    for (const [name, { field, control }] of this.#entries) {
       const text = control.value.trim();
-      if (name !== "system" && text !== "") params[name] = name === "seed" ? text : Number(text);
+      if (name === "system" || text === "" || !this.#has(field)) continue;
+      if (field.choices) params[name] = text === "true";
+      else params[name] = name === "seed" ? text : Number(text);
     }
     if ((params.temperature ?? this.#defaults.temperature) !== 0) params.seed ??= freshSeed();
     return params;
@@ -123,12 +151,21 @@ export class Settings {
     return content === "" ? [] : [{ role: "system", content }];
   }
 
-  /** Shows the model's own values where nothing is set. @param {Record<string, any>} defaults */
-  showDefaults(defaults) {
+  /** Shows the model's own values where nothing is set, and the settings that its template knows.
+   * @param {Record<string, any>} defaults @param {Record<string, boolean>} abilities */
+  showDefaults(defaults, abilities) {
     this.#defaults = defaults;
-    for (const [name, { control }] of this.#entries) {
+    this.#abilities = abilities;
+    for (const [name, { field, control, element }] of this.#entries) {
+      element.hidden = !this.#has(field);
+      if (control instanceof HTMLSelectElement) continue;
       if (defaults[name] !== undefined && defaults[name] !== null) control.placeholder = String(defaults[name]);
     }
+  }
+
+  /** @param {Field} field */
+  #has(field) {
+    return field.needs === undefined || this.#abilities[field.needs] === true;
   }
 
   /** @param {Field} field */
@@ -141,16 +178,21 @@ export class Settings {
       placeholder: field.placeholder ?? "",
       "aria-describedby": `${id}-hint ${id}-wrong`,
     };
+    const { placeholder, ...unwritten } = shared;
+    const choices = ["", "true", "false"].map((value, i) =>
+      make("option", { value }, ["as the model does by itself", ...(field.choices ?? [])][i] ?? ""),
+    );
     /** @type {Control} */
-    const control = field.multiline
-      ? make("textarea", { ...shared, rows: "4" })
-      : make("input", { ...shared, type: "text", inputmode: "decimal", spellcheck: "false" });
+    const control = field.choices
+      ? make("select", unwritten, ...choices)
+      : field.multiline
+        ? make("textarea", { ...shared, rows: "4" })
+        : make("input", { ...shared, type: "text", inputmode: "decimal", spellcheck: "false" });
     const wrong = make("p", { id: `${id}-wrong`, class: "wrong" });
-    this.#entries.set(field.name, { field, control, wrong });
     control.addEventListener("input", () => this.#set(field.name, control.value));
     const row = make("div", { class: "row" }, control);
     if (field.name === "seed") row.append(button("New seed", () => this.#set("seed", freshSeed())));
-    return make(
+    const element = make(
       "div",
       { class: "setting" },
       make("label", { for: id }, field.label, make("code", { "aria-hidden": "true" }, field.name)),
@@ -158,6 +200,9 @@ export class Settings {
       make("p", { id: `${id}-hint`, class: "aside" }, field.hint),
       wrong,
     );
+    element.hidden = field.needs !== undefined;
+    this.#entries.set(field.name, { field, control, wrong, element });
+    return element;
   }
 
   /** @param {string} name @param {string} text */

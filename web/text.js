@@ -14,15 +14,7 @@ import { InputError, LIMITS, ProtocolError } from "../worker/protocol.js";
  * @returns {Uint8Array<ArrayBuffer>}
  */
 export function encode(text, place = "text") {
-  const index = loneSurrogate(text);
-  if (index >= 0) {
-    const unit = `U+${text.charCodeAt(index).toString(16).toUpperCase()}`;
-    throw new InputError(
-      "input.text",
-      `${place}: found the lone surrogate ${unit} at index ${index}; allowed: well-formed Unicode`,
-      { place, index, code_unit: unit },
-    );
-  }
+  checkText(text, place);
   const bytes = new TextEncoder().encode(text);
   if (bytes.byteLength > LIMITS.content_bytes) {
     throw new InputError(
@@ -32,6 +24,60 @@ export function encode(text, place = "text") {
     );
   }
   return bytes;
+}
+
+/** @param {string} text @param {string} place */
+function checkText(text, place) {
+  const index = loneSurrogate(text);
+  if (index < 0) return;
+  const unit = `U+${text.charCodeAt(index).toString(16).toUpperCase()}`;
+  throw new InputError(
+    "input.text",
+    `${place}: found the lone surrogate ${unit} at index ${index}; allowed: well-formed Unicode`,
+    { place, index, code_unit: unit },
+  );
+}
+
+/** The UTF-8 bytes of a JSON value: a string is JSON text already and stays as it is, with its numbers as they
+ * are spelled; anything else is written by JSON.stringify, so 1.0 becomes 1.
+ *
+ * Throws InputError `input.json` for what JSON cannot say (undefined, NaN, a Date, a cycle): nothing is left out
+ * or replaced; `input.text` and `input.budget` as `encode`.
+ * @param {unknown} value @param {string} place
+ * @returns {Uint8Array<ArrayBuffer>}
+ */
+export function encodeJson(value, place) {
+  if (typeof value === "string") return encode(value, place);
+  try {
+    checkJson(value, place);
+    return encode(JSON.stringify(value), place);
+  } catch (error) {
+    if (error instanceof RangeError) throw notJson(place, "a value that is nested too deeply, or holds itself");
+    throw error;
+  }
+}
+
+/** @param {any} value @param {string} place */
+function checkJson(value, place) {
+  if (value === null || typeof value === "boolean" || Number.isFinite(value)) return;
+  if (typeof value === "string") checkText(value, place);
+  else if (Array.isArray(value)) for (let i = 0; i < value.length; i++) checkJson(value[i], `${place}[${i}]`);
+  else if (typeof value === "object" && [Object.prototype, null].includes(Object.getPrototypeOf(value))) {
+    for (const [key, part] of Object.entries(value)) {
+      checkText(key, `a key of ${place}`);
+      checkJson(part, `${place}.${key}`);
+    }
+  } else throw notJson(place, typeof value === "object" ? "an object with a class" : String(value));
+}
+
+/** @param {string} place @param {string} found */
+function notJson(place, found) {
+  const [where, what] = [place.slice(0, 200), found.slice(0, 80)];
+  return new InputError("input.json", `${where}: found ${what}; allowed: a JSON value`, {
+    place: where,
+    found: what,
+    allowed: "a JSON value",
+  });
 }
 
 /** The index of the first surrogate without its partner, or -1. @param {string} text */

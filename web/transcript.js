@@ -2,15 +2,16 @@
 
 import { FormatError } from "./client.js";
 
-/** What is read of the file; the engine checks messages and parameters.
- * @typedef {{request: {messages: import("./client.js").Message[], params: import("./client.js").ChatOptions},
- *   generated_ids: number[], logit_digests: string[], reason: string}} Recorded */
+/** What is read of the file; the engine checks the request.
+ * @typedef {{request: Record<string, any>, version: number, generated_ids: number[], logit_digests: string[],
+ *   reason: string}} Recorded */
 
-const VERSION = 1;
+const VERSION = 2;
 const MAX_BYTES = 64 << 20;
 // What must come again, in the order in which a difference tells most; of `artifacts` all but the package's version.
 const STEPS = ["logit_digests", "generated_ids"];
-const COMPARED = ["artifacts", "request", "prompt_ids", ...STEPS, "reason", "detail", "text", "sha256"];
+const BEFORE = ["artifacts", "request", "prompt_ids", "ledger"];
+const COMPARED = [...BEFORE, ...STEPS, "reason", "detail", "reasoning", "text", "sha256"];
 
 /** Throws FormatError `format.transcript`. @param {File} file @returns {Promise<Recorded>} */
 export async function readTranscript(file) {
@@ -21,11 +22,19 @@ export async function readTranscript(file) {
   } catch (error) {
     throw bad(file, String(error), "JSON");
   }
-  const lists = [run?.request?.messages, run?.prompt_ids, run?.generated_ids, run?.logit_digests];
+  const lists = [run?.request?.messages, run?.request?.tools, run?.prompt_ids, run?.generated_ids, run?.logit_digests];
   if (run?.version !== VERSION || !lists.every(Array.isArray)) {
     throw bad(file, "something else", `a transcript of version ${VERSION} of a reply to messages`);
   }
   return run;
+}
+
+/** What a recorded run asked: messages and options, as `chat` takes them. @param {Recorded} recorded */
+export function recordedRequest({ request }) {
+  const { messages, tools, enable_thinking, local_state, params, max_seq_len, ...rest } = request;
+  const given = { enable_thinking, local_state, ...(tools.length > 0 && { tools: `[${tools.join(",")}]` }) };
+  const options = Object.fromEntries(Object.entries(given).filter(([, value]) => value !== null));
+  return { messages, params: { ...params, ...rest, ...options } };
 }
 
 /** Where a run first differs from the recorded one, or "". A recorded run that was stopped says nothing about

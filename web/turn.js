@@ -5,7 +5,7 @@ import { errorCard } from "./errors.js";
 
 /** @typedef {import("./client.js").Message} Message */
 /** @typedef {import("./client.js").Result} Result */
-/** @typedef {{name: string, result: Pick<Result, "reason" | "text" | "transcript">}} Answered */
+/** @typedef {{name: string, result: Pick<Result, "reason" | "text" | "reasoning_content" | "transcript">}} Answered */
 
 // Why a reply ended, where it isn't simply complete.
 /** @type {Record<string, string>} */
@@ -25,11 +25,15 @@ export class Turn {
   /** What the model said, when it counts; null while it runs and when it doesn't.
    * @type {string | null} */
   answer = null;
+  /** What it thought before that; null when it didn't. @type {string | null} */
+  thought = null;
   element;
   /** How it was answered, as `restore` takes it; null while it doesn't count. @type {Answered | null} */
   answered = null;
   #reply;
   #text = document.createTextNode("");
+  #thought = document.createTextNode("");
+  #thoughts = make("details", { class: "thought" }, make("summary", {}, "Thoughts"), make("p", {}, this.#thought));
   #meta = make("div", { class: "meta" });
   #firstTokenAt = 0;
   #name = "";
@@ -50,9 +54,10 @@ export class Turn {
   /** The turn as messages; none while it doesn't count. @returns {Message[]} */
   messages() {
     if (this.answer === null) return [];
+    const thought = this.thought === null ? {} : { reasoning_content: this.thought };
     return [
       { role: "user", content: this.question },
-      { role: "assistant", content: this.answer },
+      { role: "assistant", content: this.answer, ...thought },
     ];
   }
 
@@ -65,13 +70,15 @@ export class Turn {
   /** The model begins. @param {string} name of who answers */
   begin(name) {
     this.#name = name;
-    this.answer = this.answered = null;
+    this.answer = this.answered = this.thought = null;
     this.element.classList.remove("dropped");
-    this.#text.data = "";
+    this.#text.data = this.#thought.data = "";
+    this.#thoughts.hidden = true;
     this.#firstTokenAt = 0;
     this.#reply.ariaBusy = "true";
     this.#reply.replaceChildren(
       make("h2", { class: "speaker" }, name),
+      this.#thoughts,
       make("div", { class: "text" }, this.#text),
       this.#meta,
     );
@@ -90,15 +97,32 @@ export class Turn {
     this.note(figures(nTokens, this.#rate(nTokens)));
   }
 
+  /** @param {string} delta of the thought @param {number} nTokens */
+  think(delta, nTokens) {
+    this.#thought.appendData(delta);
+    this.#thoughts.hidden = false;
+    this.#firstTokenAt ||= performance.now();
+    this.note(`thinks · ${figures(nTokens, this.#rate(nTokens))}`);
+  }
+
   /** The turn as it was. @param {Answered} answered */
   restore({ name, result }) {
     this.begin(name);
+    this.#thought.data = result.reasoning_content ?? "";
+    this.#thoughts.hidden = this.#thought.data === "";
     this.#text.data = result.text;
     this.end(result);
   }
 
+  /** The account of its prompt, and the messages that it was made of; null while there is none.
+   * @returns {{ledger: import("./client.js").Ledger, messages: Message[]} | null} */
+  get prompt() {
+    const run = this.answered && JSON.parse(this.answered.result.transcript);
+    return run?.ledger ? { ledger: run.ledger, messages: run.request.messages } : null;
+  }
+
   /** The reply has ended. A stopped reply without text doesn't count. @param {Answered["result"]} result */
-  end({ reason, text, transcript }) {
+  end({ reason, text, reasoning_content: thought, transcript }) {
     const run = JSON.parse(transcript);
     const nTokens = run.generated_ids.length;
     const { decode_ms } = run.timings;
@@ -107,7 +131,8 @@ export class Turn {
     this.#reply.ariaBusy = "false";
     if (text === "") return this.drop(`${ENDINGS[reason] ?? "ended"} before the first word`);
     this.answer = text;
-    this.answered = { name: this.#name, result: { reason, text, transcript } };
+    this.thought = thought;
+    this.answered = { name: this.#name, result: { reason, text, reasoning_content: thought, transcript } };
     const { temperature, seed } = run.request.params;
     const parts = [figures(nTokens, rate), temperature === 0 ? "greedy" : `seed ${seed}`];
     if (ENDINGS[reason]) parts.push(ENDINGS[reason]);

@@ -5,8 +5,10 @@
 /** @typedef {"runtime" | "numpy" | "package" | "weights" | "self_test" | "upload" | "compile" | "ready"} Stage */
 /** @typedef {"bytes" | "steps"} Unit */
 /** @typedef {"stop_token" | "stop_string" | "max_tokens" | "context_full" | "cancelled" | "invalid_utf8"} Reason */
-/** @typedef {"input.text" | "input.character" | "input.json" | "input.model" | "input.params" | "input.token_id" | "input.budget" | "template.role" | "template.content" | "template.order" | "format.gguf" | "format.safetensors" | "format.tokenizer_file" | "format.manifest" | "format.model_file" | "format.transcript" | "format.unsupported" | "asset.unreachable" | "asset.hash" | "asset.not_stored" | "device.insecure_context" | "device.no_webgpu" | "device.no_wasm" | "device.limit" | "device.lost" | "device.out_of_memory" | "device.self_test" | "device.bad_logits" | "device.worker" | "protocol.message" | "protocol.version" | "protocol.state" | "protocol.internal" | "cancelled"} Code */
-/** @typedef {{role: string; content: Uint8Array<ArrayBuffer>}} Turn */
+/** @typedef {"text" | "reasoning"} Part */
+/** @typedef {"input.text" | "input.character" | "input.json" | "input.model" | "input.params" | "input.response_format" | "input.token_id" | "input.budget" | "template.role" | "template.content" | "template.order" | "template.message" | "template.reasoning" | "template.tool_calls" | "template.tools" | "template.options" | "template.refused" | "template.limit" | "format.gguf" | "format.safetensors" | "format.tokenizer_file" | "format.manifest" | "format.model_file" | "format.transcript" | "format.unsupported" | "asset.unreachable" | "asset.hash" | "asset.not_stored" | "device.insecure_context" | "device.no_webgpu" | "device.no_wasm" | "device.limit" | "device.lost" | "device.out_of_memory" | "device.self_test" | "device.bad_logits" | "device.worker" | "protocol.message" | "protocol.version" | "protocol.state" | "protocol.internal" | "cancelled"} Code */
+/** @typedef {{role: string; content: Uint8Array<ArrayBuffer>; reasoning_content: Uint8Array<ArrayBuffer> | null; tool_calls: Uint8Array<ArrayBuffer> | null}} Turn */
+/** @typedef {{id: Uint8Array<ArrayBuffer>; relevance: number; content: Uint8Array<ArrayBuffer>}} Passage */
 /** @typedef {{low: string, high: string, whole: boolean, zero: boolean, above: boolean}} Range */
 /** Boot, wait for the model on `port`, make the engine.
  * - `version`: PROTOCOL_VERSION of the page
@@ -19,8 +21,14 @@
 /** Answer these messages. One at a time.
  * - `id`: larger than the id of any chat before
  * - `messages`: 1 to 10000, oldest first
+ * - `tools`: a JSON list of tools, UTF-8
+ * - `enable_thinking`: null: as the template does by itself
+ * - `preserve_thinking`: keep the reasoning of every turn
+ * - `local_state`: what the application knows of itself, UTF-8
+ * - `evidence`: retrieved texts
+ * - `budget_tokens`: most tokens of the prompt; null: the context less room for the reply
  * - `params`: sampling parameters by name; `seed` is a decimal string
- * @typedef {{type: "chat"; id: number; messages: Turn[]; params: Record<string, number | string | Uint8Array | Uint8Array[]>}} ChatMessage */
+ * @typedef {{type: "chat"; id: number; messages: Turn[]; tools: Uint8Array<ArrayBuffer> | null; enable_thinking: boolean | null; preserve_thinking: boolean; local_state: Uint8Array<ArrayBuffer> | null; evidence: Passage[] | null; budget_tokens: number | null; params: Record<string, number | string | Uint8Array | Uint8Array[]>}} ChatMessage */
 /** End chat `id` and any before it. A busy worker reads the shared word instead.
  * - `id`: of a chat
  * @typedef {{type: "cancel"; id: number}} CancelMessage */
@@ -52,6 +60,10 @@
 /** The engine answers now.
  * - `info`: executor, adapter, model, limits, defaults, memory, timings
  * @typedef {{type: "ready"; info: Record<string, any>}} ReadyMessage */
+/** What the prompt holds, and what was left out of it.
+ * - `id`: of the chat
+ * - `ledger`: parts, prompt_tokens, budget_tokens, left_tokens
+ * @typedef {{type: "context"; id: number; ledger: Record<string, any>}} ContextMessage */
 /** How much of the prompt has been read.
  * - `id`: of the chat
  * - `done`: tokens
@@ -59,9 +71,10 @@
  * @typedef {{type: "prefill"; id: number; done: number; total: number}} PrefillMessage */
 /** The reply goes on.
  * - `id`: of the chat
+ * - `part`: of the answer or of the thought before it
  * - `data`: whole UTF-8 characters
  * - `n_tokens`: generated so far
- * @typedef {{type: "delta"; id: number; data: Uint8Array<ArrayBuffer>; n_tokens: number}} DeltaMessage */
+ * @typedef {{type: "delta"; id: number; part: Part; data: Uint8Array<ArrayBuffer>; n_tokens: number}} DeltaMessage */
 /** The reply has ended.
  * - `id`: of the chat
  * - `reason`: why it ended
@@ -103,7 +116,7 @@
  * @typedef {{type: "error"; id: number | null; code: Code; message: string; detail: Record<string, any>}} ErrorMessage */
 /** @typedef {{
  *   page_to_worker: InitMessage | ChatMessage | CancelMessage | DisposeMessage;
- *   worker_to_page: ProgressMessage | ReadyMessage | PrefillMessage | DeltaMessage | DoneMessage | ErrorMessage;
+ *   worker_to_page: ProgressMessage | ReadyMessage | ContextMessage | PrefillMessage | DeltaMessage | DoneMessage | ErrorMessage;
  *   page_to_loader: LoadMessage;
  *   loader_to_page: ProgressMessage | WarningMessage | ErrorMessage;
  *   loader_to_worker: ModelMessage;
@@ -111,7 +124,7 @@
  *   tokenizer_to_page: OpenedMessage | TokensMessage | WarningMessage | ErrorMessage;
  * }} Channels */
 
-export const PROTOCOL_VERSION = 2;
+export const PROTOCOL_VERSION = 3;
 /** @type {readonly Stage[]} */
 export const STAGES = [
   "runtime",
@@ -148,6 +161,7 @@ export const LIMITS = {
   "request_id": 2147483647,
   "messages": 10000,
   "content_bytes": 16777216,
+  "request_bytes": 67108864,
   "manifest_bytes": 4194304,
   "shard_bytes": 33554432,
   "tokenizer_bytes": 67108864,
@@ -204,6 +218,13 @@ export const RANGES = {
     "whole": true,
     "zero": false,
     "above": false
+  },
+  "budget_tokens": {
+    "low": "1",
+    "high": "1048576",
+    "whole": true,
+    "zero": false,
+    "above": false
   }
 };
 export const WASM = {
@@ -242,6 +263,11 @@ export const ERRORS = {
     "meaning": "A generation parameter is out of its range.",
     "remedy": "Correct the parameter."
   },
+  "input.response_format": {
+    "class": "InputError",
+    "meaning": "The wanted form of the reply is not one that can be enforced.",
+    "remedy": "Correct the schema or the pattern; the message names what is not supported."
+  },
   "input.token_id": {
     "class": "InputError",
     "meaning": "A token id does not exist in this vocabulary.",
@@ -255,7 +281,7 @@ export const ERRORS = {
   "template.role": {
     "class": "InputError",
     "meaning": "A message has a role that the model does not know.",
-    "remedy": "Use system, user or assistant."
+    "remedy": "Use a role of the detail's list."
   },
   "template.content": {
     "class": "InputError",
@@ -266,6 +292,41 @@ export const ERRORS = {
     "class": "InputError",
     "meaning": "The messages are in an order the model was not trained on.",
     "remedy": "Reorder the messages."
+  },
+  "template.message": {
+    "class": "InputError",
+    "meaning": "A message has a field that no template knows.",
+    "remedy": "Leave the field out; the detail names it."
+  },
+  "template.reasoning": {
+    "class": "InputError",
+    "meaning": "Reasoning stands where the model's template has no place for it.",
+    "remedy": "Give reasoning with assistant messages only, as one string."
+  },
+  "template.tool_calls": {
+    "class": "InputError",
+    "meaning": "A tool call is not well formed.",
+    "remedy": "Correct the call; the detail names the field."
+  },
+  "template.tools": {
+    "class": "InputError",
+    "meaning": "The list of tools cannot be given to this model.",
+    "remedy": "Correct it, or leave it out."
+  },
+  "template.options": {
+    "class": "InputError",
+    "meaning": "An option of the conversation is not one of this model.",
+    "remedy": "Leave the option out."
+  },
+  "template.refused": {
+    "class": "InputError",
+    "meaning": "The model's own template refuses the conversation.",
+    "remedy": "Change the conversation; the message is the template's."
+  },
+  "template.limit": {
+    "class": "InputError",
+    "meaning": "The model's template asks for more than a rendering may take.",
+    "remedy": "Shorten the conversation, or use another model."
   },
   "format.gguf": {
     "class": "FormatError",
@@ -418,17 +479,29 @@ const ENUMS = {
     "cancelled",
     "invalid_utf8"
   ],
+  "part": [
+    "text",
+    "reasoning"
+  ],
   "code": [
     "input.text",
     "input.character",
     "input.json",
     "input.model",
     "input.params",
+    "input.response_format",
     "input.token_id",
     "input.budget",
     "template.role",
     "template.content",
     "template.order",
+    "template.message",
+    "template.reasoning",
+    "template.tool_calls",
+    "template.tools",
+    "template.options",
+    "template.refused",
+    "template.limit",
     "format.gguf",
     "format.safetensors",
     "format.tokenizer_file",
@@ -459,6 +532,13 @@ const ENUMS = {
 const RECORDS = {
   "turn": {
     "role": "string",
+    "content": "bytes",
+    "reasoning_content": "bytes?",
+    "tool_calls": "bytes?"
+  },
+  "passage": {
+    "id": "bytes",
+    "relevance": "real",
     "content": "bytes"
   }
 };
@@ -476,6 +556,12 @@ const CHANNELS = {
     "chat": {
       "id": "id",
       "messages": "turn*",
+      "tools": "bytes?",
+      "enable_thinking": "boolean?",
+      "preserve_thinking": "boolean",
+      "local_state": "bytes?",
+      "evidence": "passage*?",
+      "budget_tokens": "uint?",
       "params": "params"
     },
     "cancel": {
@@ -494,6 +580,10 @@ const CHANNELS = {
     "ready": {
       "info": "object"
     },
+    "context": {
+      "id": "id",
+      "ledger": "object"
+    },
     "prefill": {
       "id": "id",
       "done": "uint",
@@ -501,6 +591,7 @@ const CHANNELS = {
     },
     "delta": {
       "id": "id",
+      "part": "part",
       "data": "bytes",
       "n_tokens": "uint"
     },
@@ -601,6 +692,7 @@ const ALLOWED = {
   "boolean": "a boolean",
   "uint": "an integer from 0 to 9007199254740991",
   "number": "a finite number, not negative",
+  "real": "a finite number",
   "id": "an integer from 1 to 2147483647",
   "bytes": "at most 16777216 bytes in unshared memory",
   "file": "bytes in unshared memory",
@@ -709,6 +801,7 @@ const IS = {
   boolean: (value) => typeof value === "boolean",
   uint: (value) => Number.isSafeInteger(value) && value >= 0,
   number: (value) => Number.isFinite(value) && value >= 0,
+  real: Number.isFinite,
   id: (value) => Number.isInteger(value) && value >= 1 && value <= LIMITS.request_id,
   bytes: (value) => isBytes(value) && value.byteLength <= LIMITS.content_bytes,
   file: isBytes,

@@ -148,7 +148,7 @@ function receiveModel(port) {
 }
 
 /** @param {import("./protocol.js").ChatMessage} message */
-async function chat({ id, messages, params }) {
+async function chat({ type, id, ...request }) {
   try {
     if (id <= lastId) {
       const detail = { found: id, allowed: `more than ${lastId}` };
@@ -158,13 +158,14 @@ async function chat({ id, messages, params }) {
     let nTokens = 0;
     /** @param {string} kind @param {any} a @param {any} b */
     const emit = (kind, a, b) => {
-      if (kind === "prefill") tellPage({ type: "prefill", id, done: a, total: b });
+      if (kind === "context") tellPage({ type: "context", id, ledger: a });
+      else if (kind === "prefill") tellPage({ type: "prefill", id, done: a, total: b });
       else if (kind === "token") nTokens += 1;
-      else if (a.byteLength > 0) tellPage({ type: "delta", id, data: a, n_tokens: nTokens }, [a.buffer]);
+      else if (a.byteLength > 0) tellPage({ type: "delta", id, part: b, data: a, n_tokens: nTokens }, [a.buffer]);
     };
     const cancelled = () =>
       cancelledId >= id || (control !== null && Atomics.load(control, CONTROL_WORDS.cancelled_id) >= id);
-    const running = /** @type {import("./boot.js").Engine} */ (engine).chat({ messages, params }, emit, cancelled);
+    const running = /** @type {import("./boot.js").Engine} */ (engine).chat(request, emit, cancelled);
     const { reason, transcript, stats } = unwrap(await running);
     const data = new TextEncoder().encode(transcript);
     state = "ready";

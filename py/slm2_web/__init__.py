@@ -10,6 +10,7 @@ this list, and imports look back up it only:
     forward2      ids -> logits, with the same bits on every executor
     sampling2     logits -> id, replayable
     constrain     a JSON schema or a pattern -> the ids that may follow
+    request       what is asked, from anywhere, and the prompt for it
     stopstrings   ends a text at a string, over-holding nothing
     session       the loop that joins the stages
     transcript    what a run was, in one JSON

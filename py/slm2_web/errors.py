@@ -33,9 +33,34 @@ CODES: Mapping[str, tuple[str, str]] = {
     ),
     "input.token_id": ("A token id does not exist in this vocabulary.", "Use ids of this model only."),
     "input.budget": ("The prompt does not fit into the context.", "Shorten the message or start a new chat."),
-    "template.role": ("A message has a role that the model does not know.", "Use system, user or assistant."),
+    "template.role": (
+        "A message has a role that the model does not know.",
+        "Use a role of the detail's list.",
+    ),
     "template.content": ("A message's content is not text.", "Give the content as one string."),
     "template.order": ("The messages are in an order the model was not trained on.", "Reorder the messages."),
+    "template.message": (
+        "A message has a field that no template knows.",
+        "Leave the field out; the detail names it.",
+    ),
+    "template.reasoning": (
+        "Reasoning stands where the model's template has no place for it.",
+        "Give reasoning with assistant messages only, as one string.",
+    ),
+    "template.tool_calls": (
+        "A tool call is not well formed.",
+        "Correct the call; the detail names the field.",
+    ),
+    "template.tools": ("The list of tools cannot be given to this model.", "Correct it, or leave it out."),
+    "template.options": ("An option of the conversation is not one of this model.", "Leave the option out."),
+    "template.refused": (
+        "The model's own template refuses the conversation.",
+        "Change the conversation; the message is the template's.",
+    ),
+    "template.limit": (
+        "The model's template asks for more than a rendering may take.",
+        "Shorten the conversation, or use another model.",
+    ),
     "format.gguf": ("The GGUF file is damaged or not a GGUF file.", "Fetch the file again."),
     "format.safetensors": (
         "The safetensors file, or a file beside it, is damaged.",

@@ -5,7 +5,7 @@
      "config":     {"architecture", "dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "head_dim",
                     "vocab_size", "norm_eps", "max_seq_len"},
      "tokenizer":  {"file", "bytes", "sha256"},
-     "template":   {"family", "default_system"},
+     "template":   {"family", "default_system", "program"?},
      "generation": {"eos_ids", "defaults"},
      "weights":    {"bytes", "shards": [{"file", "bytes", "sha256"}]} or null,
      "tensors":    {NAME: {"type", "shape": [rows, cols], "planes": {"quants"?, "scales"?, "values"?}}}}
@@ -13,6 +13,9 @@
 The weights are one address space of `weights.bytes` bytes; the shards are its consecutive slices. A
 tensor's planes are byte offsets into it, each a multiple of PLANE_ALIGNMENT_BYTES. null and no tensors:
 the weights could not be had when the model was compiled; its text can be worked with, its network not.
+
+The template's `program` is there where its `family` is "compiled" and nowhere else: plain data, which
+template2/bounded/program.py reads and checks.
 
     f32    values: f32[rows * cols]
     q8_0   quants: i8[rows * cols]                          scales: f16[rows * cols / 32]
@@ -41,6 +44,7 @@ BLOCK = 32
 PLANE_ALIGNMENT_BYTES = 256
 MAX_SHARD_BYTES = 32 << 20
 MAX_MANIFEST_BYTES = 4 << 20
+COMPILED = "compiled"
 
 TensorType = Literal["f32", "q8_0", "q4_0", "q4_1"]
 
@@ -119,10 +123,11 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True)
 class TemplateSpec:
-    """Which template family frames the messages, and its parameters."""
+    """Which template family frames the messages, and its parameters; a compiled template's program."""
 
     family: str
     default_system: str | None
+    program: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +165,6 @@ def parse_manifest(data: bytes) -> Manifest:
         raise _bad("manifest.format", found, f"{FORMAT!r} version {VERSION}")
     config = _config(_JSON.any_object(root.get("config"), "config"))
     weights_bytes, shards = _weights(root)
-    template = _JSON.any_object(root.get("template"), "template")
-    default_system = template.get("default_system")
-    if default_system is not None:
-        default_system = _JSON.text(default_system, "template.default_system", 1, 1 << 16)
     generation = _JSON.any_object(root.get("generation"), "generation")
     eos = _JSON.array(generation.get("eos_ids"), "generation.eos_ids", 1, 64)
     tokenizer = _file(root.get("tokenizer"), "tokenizer", 64 << 20)
@@ -176,7 +177,7 @@ def parse_manifest(data: bytes) -> Manifest:
         source=_file(root.get("source"), "source", 1 << 40),
         config=config,
         tokenizer=tokenizer,
-        template=TemplateSpec(_JSON.text(template.get("family"), "template.family", 1, 100), default_system),
+        template=_template(_JSON.any_object(root.get("template"), "template")),
         eos_ids=tuple(_JSON.integer(i, "generation.eos_ids", 0, config.vocab_size - 1) for i in eos),
         defaults=_JSON.any_object(generation.get("defaults"), "generation.defaults"),
         weights_bytes=weights_bytes,
@@ -197,7 +198,11 @@ def manifest_bytes(manifest: Manifest) -> bytes:
         "source": asdict(manifest.source),
         "config": asdict(manifest.config),
         "tokenizer": asdict(manifest.tokenizer),
-        "template": asdict(manifest.template),
+        "template": {
+            key: value
+            for key, value in asdict(manifest.template).items()
+            if key != "program" or value is not None
+        },
         "generation": {"eos_ids": list(manifest.eos_ids), "defaults": dict(manifest.defaults)},
         "weights": {"bytes": manifest.weights_bytes, "shards": shards} if shards else None,
         "tensors": {
@@ -236,6 +241,19 @@ def _config(raw: dict[str, Any]) -> ModelConfig:
     if config.n_heads % config.n_kv_heads:
         raise _bad("config.n_heads", str(config.n_heads), f"a multiple of n_kv_heads {config.n_kv_heads}")
     return config
+
+
+def _template(raw: dict[str, Any]) -> TemplateSpec:
+    family = _JSON.text(raw.get("family"), "template.family", 1, 100)
+    default_system = raw.get("default_system")
+    if default_system is not None:
+        default_system = _JSON.text(default_system, "template.default_system", 1, 1 << 16)
+    program = raw.get("program")
+    if family == COMPILED:
+        program = _JSON.any_object(program, "template.program")
+    elif program is not None:
+        raise _bad("template.program", show(program), f"none, since the family is not {COMPILED!r}")
+    return TemplateSpec(family, default_system, program)
 
 
 def _weights(root: dict[str, Any]) -> tuple[int, tuple[FileEntry, ...]]:

@@ -3,7 +3,8 @@
     page  --page_to_loader-->  loader        load: fetch and verify a model's files
     page  --page_to_worker-->  worker        init, chat, cancel, dispose
     loader --loader_to_worker--> worker      model, through a MessagePort that the page hands to both
-    loader, worker --*_to_page--> page       progress, ready, prefill, delta, done, warning, error
+    loader, worker --*_to_page--> page       progress, ready, context, prefill, delta,
+                                             done, warning, error
     page <--*_to_*--> tokenizer              open, encode; opened, tokens, warning, error (the tokenizer view)
 
 Everything is data: `MESSAGES` lists the messages, `CODES` (errors.py) the errors, `CONTROL_WORDS` the
@@ -37,7 +38,7 @@ from slm2_web.errors import (
 from slm2_web.forward2.wasm import MAX_BYTES, PAGE_BYTES, WEIGHTS_BASE
 from slm2_web.manifest import FORMAT, MAX_MANIFEST_BYTES, MAX_SHARD_BYTES, VERSION
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 
 Channel = Literal[
     "page_to_worker",
@@ -66,6 +67,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "request_id": (1 << 31) - 1,
     "messages": 10_000,
     "content_bytes": 16 << 20,
+    "request_bytes": 64 << 20,
     "manifest_bytes": MAX_MANIFEST_BYTES,
     "shard_bytes": MAX_SHARD_BYTES,
     "tokenizer_bytes": 64 << 20,
@@ -86,7 +88,7 @@ class Range:
     above: bool = False
 
 
-# What sampling2/params.py accepts; a test asks it at every bound.
+# What sampling2/params.py accepts, and of `budget_tokens` prompt2; a test asks them at every bound.
 RANGES: Final[Mapping[str, Range]] = {
     "temperature": Range("0.000001", "1000", zero=True),
     "top_k": Range("0", "2147483647", whole=True),
@@ -95,6 +97,7 @@ RANGES: Final[Mapping[str, Range]] = {
     "repetition_penalty": Range("0.001", "1000"),
     "seed": Range("0", "18446744073709551615", whole=True),
     "max_tokens": Range("1", "1048576", whole=True),
+    "budget_tokens": Range("1", "1048576", whole=True),
 }
 
 ENUMS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -102,6 +105,7 @@ ENUMS: Final[Mapping[str, tuple[str, ...]]] = {
     "stage": STAGES,
     "unit": ("bytes", "steps"),
     "reason": REASONS,
+    "part": ("text", "reasoning"),
     "code": tuple(CODES),
 }
 
@@ -111,6 +115,7 @@ TYPES: Final[Mapping[str, tuple[str, str]]] = {
     "boolean": ("a boolean", "boolean"),
     "uint": ("an integer from 0 to 9007199254740991", "number"),
     "number": ("a finite number, not negative", "number"),
+    "real": ("a finite number", "number"),
     "id": (f"an integer from 1 to {LIMITS['request_id']}", "number"),
     "bytes": (f"at most {LIMITS['content_bytes']} bytes in unshared memory", "Uint8Array<ArrayBuffer>"),
     "file": ("bytes in unshared memory", "Uint8Array<ArrayBuffer>"),
@@ -148,7 +153,14 @@ class Message:
 
 RECORDS: Final[Mapping[str, tuple[Field, ...]]] = {
     "turn": (
-        Field("role", "string", "who speaks: system, user or assistant"),
+        Field("role", "string", "who speaks: system, user, assistant or tool"),
+        Field("content", "bytes", "UTF-8"),
+        Field("reasoning_content", "bytes?", "of an assistant: what it thought, UTF-8"),
+        Field("tool_calls", "bytes?", "of an assistant: a JSON list of calls, UTF-8"),
+    ),
+    "passage": (
+        Field("id", "bytes", "UTF-8"),
+        Field("relevance", "real", "the higher the longer it is kept"),
         Field("content", "bytes", "UTF-8"),
     ),
 }
@@ -174,6 +186,16 @@ MESSAGES: Final = (
         (
             Field("id", "id", "larger than the id of any chat before"),
             Field("messages", "turn*", f"1 to {LIMITS['messages']}, oldest first"),
+            Field("tools", "bytes?", "a JSON list of tools, UTF-8"),
+            Field("enable_thinking", "boolean?", "null: as the template does by itself"),
+            Field("preserve_thinking", "boolean", "keep the reasoning of every turn"),
+            Field("local_state", "bytes?", "what the application knows of itself, UTF-8"),
+            Field("evidence", "passage*?", "retrieved texts"),
+            Field(
+                "budget_tokens",
+                "uint?",
+                "most tokens of the prompt; null: the context less room for the reply",
+            ),
             Field("params", "params", "sampling parameters by name; `seed` is a decimal string"),
         ),
     ),
@@ -229,6 +251,15 @@ MESSAGES: Final = (
         (Field("info", "object", "executor, adapter, model, limits, defaults, memory, timings"),),
     ),
     Message(
+        "context",
+        ("worker_to_page",),
+        "What the prompt holds, and what was left out of it.",
+        (
+            Field("id", "id", "of the chat"),
+            Field("ledger", "object", "parts, prompt_tokens, budget_tokens, left_tokens"),
+        ),
+    ),
+    Message(
         "prefill",
         ("worker_to_page",),
         "How much of the prompt has been read.",
@@ -244,6 +275,7 @@ MESSAGES: Final = (
         "The reply goes on.",
         (
             Field("id", "id", "of the chat"),
+            Field("part", "part", "of the answer or of the thought before it"),
             Field("data", "bytes", "whole UTF-8 characters"),
             Field("n_tokens", "uint", "generated so far"),
         ),
@@ -397,6 +429,8 @@ def _is(value: object, kind: str) -> bool:
             return isinstance(value, bytes) and len(value) <= LIMITS["content_bytes"]
         case "file":
             return isinstance(value, bytes)
+        case "real":
+            return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         case "object":
             return isinstance(value, Mapping)
         case "params":
@@ -538,6 +572,7 @@ const IS = {
   boolean: (value) => typeof value === "boolean",
   uint: (value) => Number.isSafeInteger(value) && value >= 0,
   number: (value) => Number.isFinite(value) && value >= 0,
+  real: Number.isFinite,
   id: (value) => Number.isInteger(value) && value >= 1 && value <= LIMITS.request_id,
   bytes: (value) => isBytes(value) && value.byteLength <= LIMITS.content_bytes,
   file: isBytes,

@@ -13,6 +13,16 @@ give the same bits however the ids are cut, so neither reuse nor chunks can show
 Text goes through two streams: whole characters (utf8.py), then stop strings (stopstrings.py). An added
 token (a marker of structure) has no text. So the reply's text is a function of the generated ids alone.
 
+A model that thinks before it answers says so with two added tokens, `<think>` and `</think>`. Their ids, and
+nothing that is spelled like them, move the machine:
+
+    answer --<think>--> reasoning --</think>--> answer
+
+It begins where the prompt leaves it: inside a thought if the last of the two ids in the prompt is `<think>`.
+Reasoning and answer are two texts, each with streams of its own; stop strings end the answer alone. The line
+feeds around a thought are the template's, which writes them anew: there is none at either end of the
+reasoning, and none at the start of an answer that follows one.
+
 After each forward pass the session knows exactly what the cache holds; when one fails, it forgets the
 cache and the error passes on: the next reply starts from nothing.
 """
@@ -28,7 +38,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from slm2_web.errors import InputError, ProtocolError
+from slm2_web.errors import FormatError, InputError, ProtocolError
 from slm2_web.forward2.executor import Executor
 from slm2_web.sampling2.params import SamplingParams
 from slm2_web.sampling2.sampler import sample
@@ -72,9 +82,10 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """The text goes on: whole UTF-8 characters, never empty."""
+    """The answer, or the reasoning, goes on: whole UTF-8 characters, never empty."""
 
     data: bytes
+    is_reasoning: bool = False
 
 
 @dataclass(slots=True)
@@ -104,18 +115,22 @@ class Timings:
 class Done:
     """The reply has ended.
 
-    `generated_ids` has every sampled id, an eos id too; `text` is what the deltas said; `logit_digests[i]`
-    is the sha256, in hexadecimal, of the logits (little-endian float32) that generated_ids[i] was sampled
-    from. `detail` says more about the reason:
+    `generated_ids` has every sampled id, an eos id too; `text` is the answer, as its deltas said it, and
+    `reasoning` the thought, None where there was none; `logit_digests[i]` is the sha256, in hexadecimal, of
+    the logits (little-endian float32) that generated_ids[i] was sampled from. `detail` says more about the
+    reason:
 
         stop_token    {"id"}
         stop_string   {"stop"}: the string
-        invalid_utf8  {"offset", "bytes_hex"}: where in the bytes of the reply, and all of them from there
+        invalid_utf8  {"offset", "bytes_hex"}: where in the bytes of the text, those line feeds counted, and
+                      all of them from there; with {"part": "reasoning"} when the text is the reasoning
         any           {"partial_hex"}: the beginning of a character that never came; `text` ends before it
+        any           {"reasoning_partial_hex"}: the same of `reasoning`
     """
 
     reason: Reason
     generated_ids: tuple[int, ...]
+    reasoning: bytes | None
     text: bytes
     logit_digests: tuple[str, ...]
     timings: Timings
@@ -125,18 +140,51 @@ class Done:
 Event = Prefill | Token | Delta | Done
 
 
+class HasControlIds(Protocol):
+    """What `ThinkingIds.of` needs of a tokenizer."""
+
+    def control_id(self, marker: bytes) -> int:
+        """The id of the added token with this text. Raises: FormatError."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingIds:
+    """The ids that open and close a thought."""
+
+    begin: int
+    end: int
+
+    @classmethod
+    def of(cls, tokenizer: HasControlIds) -> ThinkingIds | None:
+        """Those of a vocabulary that has both as added tokens."""
+        try:
+            return cls(tokenizer.control_id(b"<think>"), tokenizer.control_id(b"</think>"))
+        except FormatError:
+            return None
+
+
 def never() -> bool:
     """Not cancelled."""
     return False
 
 
 class Session:
-    """One model's replies, one at a time, with one KV cache."""
+    """One model's replies, one at a time, with one KV cache.
 
-    def __init__(self, tokenizer: Vocabulary, executor: Executor, eos_ids: Collection[int]) -> None:
+    `thinking`: the ids around a thought, for a model that thinks.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Vocabulary,
+        executor: Executor,
+        eos_ids: Collection[int],
+        thinking: ThinkingIds | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
         self._executor = executor
         self._eos_ids = frozenset(eos_ids)
+        self._thinking = thinking
         self._cached_ids: list[int] = []
         # Whose turn it is: a newer reply ends the turn of an older one that was not read to its end.
         self._turn = object()
@@ -165,16 +213,28 @@ class Session:
             raise ProtocolError("protocol.state", "another reply is in a forward pass; wait for its end")
         turn = self._turn = object()
         prompt = list(prompt_ids)
-        text = _Text(params.stop)
+        is_thinking = self._opens_thought(prompt)
+        thought = _Text((), is_thought=True) if is_thinking else None
+        answer = _Text(params.stop)
         timings = Timings()
         generated: list[int] = []
         digests: list[str] = []
 
         def done(reason: Reason, detail: Mapping[str, Any] | None = None) -> Done:
-            partial = text.partial
-            more = {"partial_hex": partial.hex()} if partial else {}
-            everything = {**(detail or {}), **more}
-            return Done(reason, tuple(generated), bytes(text.released), tuple(digests), timings, everything)
+            everything = dict(detail or {})
+            if answer.partial:
+                everything["partial_hex"] = answer.partial.hex()
+            if thought and thought.partial:
+                everything["reasoning_partial_hex"] = thought.partial.hex()
+            return Done(
+                reason=reason,
+                generated_ids=tuple(generated),
+                reasoning=bytes(thought.released) if thought else None,
+                text=bytes(answer.released),
+                logit_digests=tuple(digests),
+                timings=timings,
+                detail=everything,
+            )
 
         start = time.perf_counter()
         self._keep_common_prefix(prompt)
@@ -208,12 +268,18 @@ class Session:
 
             if token_id in self._eos_ids:
                 reason, detail = "stop_token", {"id": token_id}
+            elif self._thinking and token_id in (self._thinking.begin, self._thinking.end):
+                is_thinking = token_id == self._thinking.begin
+                thought = thought or (_Text((), is_thought=True) if is_thinking else None)
+                answer.follow_thought()
             elif not self._tokenizer.is_control(token_id):
-                delta, ending = text.feed(data)
+                delta, ending = (thought if thought and is_thinking else answer).feed(data)
                 if delta:
-                    yield Delta(delta)
+                    yield Delta(delta, is_thinking)
                 if ending is not None:
                     reason, detail = ending
+                    if is_thinking:
+                        detail = {**detail, "part": "reasoning"}
             if reason is not None:
                 break
             if len(generated) == params.max_tokens:
@@ -229,10 +295,18 @@ class Session:
                     reason = "cancelled"
 
         if reason != "stop_string":
-            rest = text.finish()
+            rest = answer.finish()
             if rest:
                 yield Delta(rest)
         yield done(reason, detail)
+
+    def _opens_thought(self, prompt: Sequence[int]) -> bool:
+        """Whether the prompt ends inside a thought."""
+        if self._thinking is None:
+            return False
+        markers = (self._thinking.begin, self._thinking.end)
+        last = next((token_id for token_id in reversed(prompt) if token_id in markers), None)
+        return last == self._thinking.begin
 
     def _check(self, prompt_ids: Sequence[int]) -> None:
         limit = self._executor.max_seq_len
@@ -293,11 +367,14 @@ def digest(logits: NDArray[np.float32]) -> str:
 
 
 class _Text:
-    """From the bytes of tokens to the text that is certain."""
+    """From the bytes of tokens to the text that is certain. A thought has no line feeds at its ends."""
 
-    def __init__(self, stops: Sequence[bytes]) -> None:
+    def __init__(self, stops: Sequence[bytes], *, is_thought: bool = False) -> None:
         self.released = bytearray()
         self.partial = b""
+        self._is_thought = is_thought
+        self._skips_line_feeds = is_thought
+        self._held_line_feeds = b""
         self._characters = Utf8Stream()
         self._stops = StopStrings(stops)
 
@@ -314,13 +391,28 @@ class _Text:
             invalid = ("invalid_utf8", {"offset": error.offset, "bytes_hex": bad.hex()})
         else:
             self.partial = self._characters.finish()
-        delta, stop = self._stops.feed(whole)
+        delta, stop = self._stops.feed(self._trim(whole))
         if stop is not None:
             self.partial = b""
             return self._release(delta), ("stop_string", {"stop": stop.decode("utf-8")})
         if invalid is not None:
             self.partial = b""
         return self._release(delta), invalid
+
+    def follow_thought(self) -> None:
+        """The text stands right before or after a thought: if none of it is there yet, it begins with no line
+        feed."""
+        self._skips_line_feeds = not self.released
+
+    def _trim(self, data: bytes) -> bytes:
+        if self._skips_line_feeds:
+            data = data.lstrip(b"\n")
+            self._skips_line_feeds = not data
+        if self._is_thought:
+            data = self._held_line_feeds + data
+            kept = data.rstrip(b"\n")
+            self._held_line_feeds, data = data[len(kept) :], kept
+        return data
 
     def finish(self) -> bytes:
         """The text that was held for a stop string which did not come."""

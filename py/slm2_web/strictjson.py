@@ -13,6 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+# Values within values. Each takes its part of the stack, and where a browser's is used up, the program ends.
+MAX_DEPTH = 200
+_STRING_OR_BRACKET = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|([\[{])|([\]}])', re.DOTALL)
+
 
 class NotJson(ValueError):
     """The data is not JSON in the strict sense; the message says where or why."""
@@ -21,10 +25,12 @@ class NotJson(ValueError):
 def loads(data: bytes, *, max_bytes: int) -> Any:
     """The value in `data`. Strings may hold lone surrogates (`"\\ud800"`): who encodes them has to look.
 
-    Raises: NotJson, for data above `max_bytes`, too, and for nesting deeper than Python's stack.
+    Raises: NotJson, for data above `max_bytes`, too, and for nesting deeper than MAX_DEPTH.
     """
     if len(data) > max_bytes:
         raise NotJson(f"{len(data)} bytes; allowed: {max_bytes}")
+    if _depth(data) > MAX_DEPTH:
+        raise NotJson(f"nested too deeply; allowed: {MAX_DEPTH} values within values")
     try:
         return json.loads(
             data.decode("utf-8"),
@@ -34,10 +40,22 @@ def loads(data: bytes, *, max_bytes: int) -> Any:
         )
     except UnicodeDecodeError as error:
         raise NotJson(f"not UTF-8 at byte {error.start}") from None
-    except RecursionError:
-        raise NotJson("nested too deeply") from None
     except ValueError as error:
         raise NotJson(str(error)[:200]) from None
+
+
+def _depth(data: bytes) -> int:
+    """How deep the brackets go, at least as far as `data` is JSON."""
+    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+        return 0
+    depth = deepest = 0
+    for match in _STRING_OR_BRACKET.finditer(data):
+        if match[1]:
+            depth += 1
+            deepest = max(deepest, depth)
+        elif match[2]:
+            depth -= 1
+    return deepest
 
 
 def show(value: object) -> str:

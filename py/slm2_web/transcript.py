@@ -1,18 +1,24 @@
 """The record of one reply: written, read, compared. docs/transcript.md describes the file.
 
-    {"version": 1,
+    {"version": 2,
      "artifacts":     {"model", "manifest_sha256", "tokenizer_sha256", "weights_sha256": [...], "package"},
-     "request":       {"messages": [{"role", "content"}] | "prompt_ids": [...], "params", "max_seq_len"},
+     "request":       {"messages": [...], "tools": [...], "enable_thinking", "preserve_thinking",
+                       "local_state", "evidence": [...], "budget_tokens", "params", "max_seq_len"}
+                      or {"prompt_ids": [...], "params", "max_seq_len"},
      "prompt_ids":    [...],
+     "ledger":        what the prompt holds and what was left out; null for a request of ids
      "generated_ids": [...],
      "logit_digests": [...],   one for each generated id
-     "reason", "detail", "text",
+     "reason", "detail", "reasoning", "text",
      "sha256",                 of the canonical JSON of all above but `artifacts.package`
      "executor":      {"name", "adapter"},
      "timings":       {"prefill_ms", "prefill_tokens", "reused_tokens", "decode_ms": [...]}}
 
 What is above `sha256` is the comparable part: a replay must give it again, on any executor. The package's
 version, the executor and the times say who made it and how fast, and are not compared.
+
+Version 1 had messages of role and content alone, no budget, no ledger and no reasoning. It is refused by its
+number; the package that it names replays it.
 """
 
 from __future__ import annotations
@@ -22,18 +28,20 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Protocol, cast, get_args
 
 from slm2_web import strictjson
 from slm2_web.errors import FormatError, InputError
 from slm2_web.manifest import Manifest
-from slm2_web.sampling2.params import RULES, SamplingParams, parse_params
+from slm2_web.prompt2.ledger import Part
+from slm2_web.request import KEYS as REQUEST_KEYS
+from slm2_web.request import Request, parse_request
+from slm2_web.sampling2.params import RULES, parse_params
 from slm2_web.session import Done, Event, Reason, Session, Timings, Token, never
 from slm2_web.strictjson import Checks, real, show
-from slm2_web.template2.spec import Message
 
-VERSION: Final = 1
+VERSION: Final = 2
 MAX_BYTES: Final = 64 << 20
 MAX_IDS: Final = 1 << 20
 MAX_MESSAGES: Final = 10_000
@@ -42,10 +50,12 @@ KEYS: Final = (
     "artifacts",
     "request",
     "prompt_ids",
+    "ledger",
     "generated_ids",
     "logit_digests",
     "reason",
     "detail",
+    "reasoning",
     "text",
     "sha256",
     "executor",
@@ -75,16 +85,6 @@ class Artifacts:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What was asked: messages, or the ids of a prompt; exactly one of the two is given."""
-
-    messages: tuple[Message, ...] | None
-    prompt_ids: tuple[int, ...] | None
-    params: SamplingParams
-    max_seq_len: int
-
-
 class Made(Protocol):
     """What is recorded of an executor."""
 
@@ -107,15 +107,17 @@ class ExecutorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """A run. `sha256` is what the file says; of a fresh one, what it should say."""
+    """A run. `sha256` is what the file says; of a fresh one, what it should say. `ledger`: as its JSON."""
 
     artifacts: Artifacts
     request: Request
     prompt_ids: tuple[int, ...]
+    ledger: Mapping[str, Any] | None
     generated_ids: tuple[int, ...]
     logit_digests: tuple[str, ...]
     reason: Reason
     detail: Mapping[str, Any]
+    reasoning: bytes | None
     text: bytes
     sha256: str
     executor: ExecutorInfo
@@ -147,18 +149,24 @@ class Difference:
 
 
 def record(
-    artifacts: Artifacts, request: Request, prompt_ids: Sequence[int], done: Done, executor: Made
+    artifacts: Artifacts,
+    request: Request,
+    prompt_ids: Sequence[int],
+    ledger: Mapping[str, Any] | None,
+    done: Done,
+    executor: Made,
 ) -> Transcript:
     """The transcript of a reply that has ended."""
-    assert (request.messages is None) != (request.prompt_ids is None)
     transcript = Transcript(
         artifacts=artifacts,
         request=request,
         prompt_ids=tuple(prompt_ids),
+        ledger=ledger,
         generated_ids=done.generated_ids,
         logit_digests=done.logit_digests,
         reason=done.reason,
         detail=done.detail,
+        reasoning=done.reasoning,
         text=done.text,
         sha256="",
         executor=ExecutorInfo(executor.name, executor.adapter),
@@ -221,11 +229,6 @@ async def rerun(
 
 
 def _comparable_json(t: Transcript) -> dict[str, Any]:
-    request: dict[str, Any] = {}
-    if t.request.messages is not None:
-        request["messages"] = [_message_json(m) for m in t.request.messages]
-    if t.request.prompt_ids is not None:
-        request["prompt_ids"] = list(t.request.prompt_ids)
     return {
         "version": VERSION,
         "artifacts": {
@@ -235,18 +238,16 @@ def _comparable_json(t: Transcript) -> dict[str, Any]:
             "weights_sha256": list(t.artifacts.weights_sha256),
             "package": t.artifacts.package,
         },
-        "request": {**request, "params": t.request.params.as_json(), "max_seq_len": t.request.max_seq_len},
+        "request": t.request.as_json(),
         "prompt_ids": list(t.prompt_ids),
+        "ledger": t.ledger,
         "generated_ids": list(t.generated_ids),
         "logit_digests": list(t.logit_digests),
         "reason": t.reason,
         "detail": dict(t.detail),
+        "reasoning": None if t.reasoning is None else t.reasoning.decode("utf-8"),
         "text": t.text.decode("utf-8"),
     }
-
-
-def _message_json(message: Message) -> dict[str, str]:
-    return {"role": message.role, "content": message.content.decode("utf-8")}
 
 
 def _dumps(value: object) -> str:
@@ -264,17 +265,20 @@ def _places(t: Transcript) -> Iterator[tuple[str, Any, int | None]]:
     for key in ("model", "manifest_sha256", "tokenizer_sha256"):
         yield f"artifacts.{key}", artifacts[key], None
     yield from _items("artifacts.weights_sha256", artifacts["weights_sha256"])
-    for key in ("messages", "prompt_ids"):
+    for key in ("messages", "tools", "evidence", "prompt_ids"):
         yield from _items(f"request.{key}", request.get(key, ()))
+    for key in ("enable_thinking", "preserve_thinking", "local_state", "budget_tokens"):
+        yield f"request.{key}", request.get(key), None
     for name in RULES:
         yield f"request.params.{name}", request["params"][name], None
     yield "request.max_seq_len", request["max_seq_len"], None
     yield from _items("prompt_ids", t.prompt_ids)
+    yield "ledger", t.ledger, None
     steps = zip((*t.generated_ids, None), (*t.logit_digests, None), strict=True)
     for step, (token_id, digest) in enumerate(steps):
         yield f"logit_digests[{step}]", digest, step
         yield f"generated_ids[{step}]", token_id, step
-    for key in ("reason", "detail", "text"):
+    for key in ("reason", "detail", "reasoning", "text"):
         yield key, comparable[key], None
 
 
@@ -305,7 +309,7 @@ def from_json(root: object) -> Transcript:
     """
     top = _JSON.object_with(root, "transcript", KEYS)
     if top["version"] != VERSION or isinstance(top["version"], bool):
-        raise _bad("version", show(top["version"]), str(VERSION))
+        raise _bad("version", f"{show(top['version'])}, another format", str(VERSION))
     generated_ids = _ids(top["generated_ids"], "generated_ids", least=0)
     digests = _JSON.array(top["logit_digests"], "logit_digests", 0, MAX_IDS)
     if len(digests) != len(generated_ids):
@@ -320,10 +324,14 @@ def from_json(root: object) -> Transcript:
         artifacts=_artifacts(top["artifacts"]),
         request=_request(top["request"]),
         prompt_ids=_ids(top["prompt_ids"], "prompt_ids", least=1),
+        ledger=_ledger(top["ledger"]),
         generated_ids=generated_ids,
         logit_digests=tuple(_JSON.sha256(d, f"logit_digests[{i}]") for i, d in enumerate(digests)),
         reason=cast(Reason, reason),
         detail=_detail(top["detail"]),
+        reasoning=None
+        if top["reasoning"] is None
+        else _JSON.text(top["reasoning"], "reasoning").encode("utf-8"),
         text=_JSON.text(top["text"], "text").encode("utf-8"),
         sha256=_JSON.sha256(top["sha256"], "sha256"),
         executor=ExecutorInfo(
@@ -351,38 +359,56 @@ def _artifacts(raw: object) -> Artifacts:
 
 def _request(raw: object) -> Request:
     given = raw if isinstance(raw, dict) else {}
-    source = "messages" if "messages" in given else "prompt_ids"
-    request = _JSON.object_with(raw, "request", (source, "params", "max_seq_len"))
-    messages = prompt_ids = None
-    if source == "messages":
-        messages = tuple(
-            _message(message, f"request.messages[{index}]")
-            for index, message in enumerate(
-                _JSON.array(request["messages"], "request.messages", 0, MAX_MESSAGES)
-            )
-        )
-    else:
-        prompt_ids = _ids(request["prompt_ids"], "request.prompt_ids", least=1)
-    params = _JSON.object_with(request["params"], "request.params", tuple(RULES))
+    source = REQUEST_KEYS if "messages" in given else ("prompt_ids",)
+    request = _JSON.object_with(raw, "request", (*source, "params", "max_seq_len"))
+    max_seq_len = _JSON.integer(request["max_seq_len"], "request.max_seq_len", 1, 1 << 20)
+    raw_params = _JSON.object_with(request["params"], "request.params", tuple(RULES))
     try:
-        checked = parse_params(params, {})
+        params = parse_params(raw_params, {})
+        if source != REQUEST_KEYS:
+            return Request.of_ids(_ids(request["prompt_ids"], "request.prompt_ids", 1), params, max_seq_len)
+        asked = {key: request[key] for key in REQUEST_KEYS}
+        tools = _JSON.array(asked["tools"], "request.tools", 0, MAX_MESSAGES)
+        asked["tools"] = [_JSON.text(tool, f"request.tools[{i}]") for i, tool in enumerate(tools)]
+        _JSON.array(asked["messages"], "request.messages", 0, MAX_MESSAGES)
+        for key in ("preserve_thinking", "evidence", "budget_tokens"):
+            if asked[key] is None:
+                raise _bad(f"request.{key}", "null", "a value")
+        return parse_request(asked, params, max_seq_len)
     except InputError as error:
-        detail = error.detail
-        raise _bad(f"request.{detail['place']}", detail["found"], detail["allowed"]) from None
-    return Request(
-        messages,
-        prompt_ids,
-        checked,
-        _JSON.integer(request["max_seq_len"], "request.max_seq_len", 1, 1 << 20),
-    )
+        found, allowed = error.detail.get("found", error.message), error.detail.get("allowed", "another")
+        raise _bad(f"request.{_place(error.detail)}", str(found), str(allowed)) from None
 
 
-def _message(raw: object, place: str) -> Message:
-    message = _JSON.object_with(raw, place, ("role", "content"))
-    return Message(
-        _JSON.text(message["role"], f"{place}.role", 0, 100),
-        _JSON.text(message["content"], f"{place}.content").encode("utf-8"),
-    )
+def _place(detail: Mapping[str, Any]) -> str:
+    """Where in a request an InputError is: those of template2 have an index and a field."""
+    if "place" in detail:
+        return str(detail["place"])
+    index, field = detail.get("index"), detail.get("field", "")
+    if index is None or field == "tools":
+        return str(field) if index is None else f"tools[{index}]"
+    return f"messages[{index}].{field}" if field else f"messages[{index}]"
+
+
+def _ledger(raw: object) -> dict[str, Any] | None:
+    """As `Ledger.as_json` writes it, whatever its numbers say: they are compared."""
+    if raw is None:
+        return None
+    counts = ("budget_tokens", "prompt_tokens", "left_tokens", "offered_tokens")
+    ledger = _JSON.object_with(raw, "ledger", (*counts, "parts"))
+    for key in counts:
+        _JSON.integer(ledger[key], f"ledger.{key}", 0, (1 << 53) - 1)
+    for i, item in enumerate(_JSON.array(ledger["parts"], "ledger.parts", 0, 4 * MAX_MESSAGES)):
+        place = f"ledger.parts[{i}]"
+        part = _JSON.object_with(item, place, tuple(field.name for field in fields(Part)))
+        for key in ("kind", "label", "state"):
+            _JSON.text(part[key], f"{place}.{key}", 0, 1000)
+        if part["in_pass"] is not None:
+            _JSON.integer(part["in_pass"], f"{place}.in_pass", 1, 9)
+        # What text around a seam takes can be less than nothing.
+        for key in ("tokens", "offered_tokens"):
+            _JSON.integer(part[key], f"{place}.{key}", -(1 << 31), 1 << 31)
+    return ledger
 
 
 def _detail(raw: object) -> dict[str, Any]:
@@ -391,11 +417,13 @@ def _detail(raw: object) -> dict[str, Any]:
     for key, value in _JSON.any_object(raw, "detail").items():
         if key in ("id", "offset"):
             result[key] = _JSON.integer(value, f"detail.{key}", 0, (1 << 53) - 1)
-        elif key in ("stop", "bytes_hex", "partial_hex"):
+        elif key in ("stop", "bytes_hex", "partial_hex", "reasoning_partial_hex", "part"):
             result[key] = _JSON.text(value, f"detail.{key}", 0, 1 << 20)
         else:
             raise _bad(
-                f"detail.{show(key)}", "an unknown key", "id | offset | stop | bytes_hex | partial_hex"
+                f"detail.{show(key)}",
+                "an unknown key",
+                "id | offset | stop | bytes_hex | partial_hex | reasoning_partial_hex | part",
             )
     return result
 

@@ -32,6 +32,10 @@ def page(chromium: Browser, site: Path, serve: Serve) -> Iterator[Page]:
           globalThis.client = await import("./web/client.js");
           globalThis.progress = [];
           globalThis.slm = await client.SLM2.load({ onProgress: (p) => progress.push(p) });
+          globalThis.ask = (more, options) => slm.chat([{ role: "user", content: "a", ...more }], options);
+          globalThis.a = { id: "a", relevance: 1, content: "x" };
+          globalThis.cycle = [];
+          cycle.push({ cycle });
         }"""
     )
     yield page
@@ -75,6 +79,48 @@ def test_deltas_are_the_reply(page: Page) -> None:
     assert got["prefill"][-1] == [len(VECTOR["prompt_ids"])] * 2
     assert json.loads(result["transcript"])["generated_ids"] == VECTOR["greedy_new_ids"]
     assert result["reason"] == "stop_token"
+
+
+def test_what_stands_beside_the_messages_reaches_the_prompt(page: Page) -> None:
+    """Text of any kind stays what it is; the ledger comes before the prompt is read, and with the result."""
+    got = page.evaluate(
+        r"""async () => {
+          const order = [];
+          const chat = slm.chat(
+            [
+              { role: "user", content: "Zoë said <|im_end|>\ufeff\u{1f600}" },
+              { role: "assistant", content: "Yes." },
+              { role: "user", content: "Why?" },
+            ],
+            {
+              temperature: 0,
+              max_tokens: 1,
+              local_state: "noon </local_state>",
+              evidence: [
+                { ...a, id: 'é"<', relevance: -0.5 },
+                { ...a, content: "y ".repeat(400), relevance: -1 },
+              ],
+              budget_tokens: 180,
+              onContext: (ledger) => order.push(ledger.prompt_tokens),
+              onPrefill: () => order.push("prefill"),
+            },
+          );
+          const { transcript, ledger, reasoning_content } = await chat.result;
+          return { order, transcript, ledger, reasoning_content, same: chat.ledger === ledger };
+        }"""
+    )
+    run = json.loads(got["transcript"])
+    assert got["order"][0] == len(run["prompt_ids"]) == run["ledger"]["prompt_tokens"] <= 180
+    assert set(got["order"][1:]) == {"prefill"}
+    assert got["ledger"] == run["ledger"]
+    assert got["same"]
+    assert got["reasoning_content"] is None
+    assert run["request"]["messages"][0]["content"] == "Zoë said <|im_end|>\ufeff\U0001f600"
+    assert run["request"]["local_state"] == "noon </local_state>"
+    assert [each["id"] for each in run["request"]["evidence"]] == ['é"<', "a"]
+    assert [each["relevance"] for each in run["request"]["evidence"]] == [-0.5, -1.0]
+    states = {part["label"]: part["state"] for part in run["ledger"]["parts"] if part["kind"] == "evidence"}
+    assert states == {'é"<': "kept", "a": "dropped"}
 
 
 def test_calls_of_next_at_once_are_answered_in_order(page: Page) -> None:
@@ -176,6 +222,65 @@ def test_stop_takes_one_forward_pass_at_most(page: Page) -> None:
         ("slm.chat([{ role: 'user', content: 'a' }], null)", "input.params", "InputError"),
         ("slm.chat([{ role: 'user', content: 'a' }], { signal: {} })", "input.params", "InputError"),
         ("slm.chat([{ role: 'user', content: 'a' }], { onPrefill: 1 })", "input.params", "InputError"),
+        ("slm.chat([{ role: 'user', content: 'a' }], { onContext: {} })", "input.params", "InputError"),
+        ("slm.chat([7])", "input.json", "InputError"),
+        ("slm.chat([{ role: 'us\\ud800er', content: 'a' }])", "input.text", "InputError"),
+        ("slm.chat([{ role: 'user', content: null }])", "template.content", "InputError"),
+        ("slm.chat([{ role: 'user', content: 'a', more: 1 }])", "input.json", "InputError"),
+        (
+            "slm.chat([{ role: 'assistant', content: 'a', reasoning_content: 7 }])",
+            "template.reasoning",
+            "InputError",
+        ),
+        ("ask({ reasoning_content: 'hm' }).result", "template.reasoning", "InputError"),
+        ("ask({ reasoning_content: '\\udfff' })", "input.text", "InputError"),
+        ("ask({ tool_calls: { name: 'f' } })", "input.json", "InputError"),
+        ("ask({ tool_calls: [{ name: 'f', arguments: { a: NaN } }] })", "input.json", "InputError"),
+        ("ask({ tool_calls: [{ name: 'f', arguments: { a: new Date() } }] })", "input.json", "InputError"),
+        ("ask({ tool_calls: [{ name: 'f', arguments: { a: undefined } }] })", "input.json", "InputError"),
+        ("ask({ tool_calls: [{ name: 'f', arguments: { '\\ud800': 1 } }] })", "input.text", "InputError"),
+        ("ask({ tool_calls: '[' }).result", "template.tool_calls", "InputError"),
+        ('ask({ tool_calls: String.raw`[{"name": "\\ud800"}]` }).result', "input.text", "InputError"),
+        ("ask({}, { tools: 7 })", "input.json", "InputError"),
+        ("ask({}, { tools: [{ f: 1n }] })", "input.json", "InputError"),
+        ("ask({}, { tools: cycle })", "input.json", "InputError"),
+        ("ask({}, { tools: [{ name: 'f' }] }).result", "template.tools", "InputError"),
+        ("ask({}, { tools: '['.repeat(99999) }).result", "template.tools", "InputError"),
+        (
+            "ask({}, { tools: `[${'{\"a\":'.repeat(199)}1${'}'.repeat(199)}]` }).result",
+            "template.tools",
+            "InputError",
+        ),
+        (
+            "ask({ tool_calls: '[' + '{\"a\":'.repeat(200) + '1' + '}'.repeat(200) + ']' }).result",
+            "template.tool_calls",
+            "InputError",
+        ),
+        ("ask({}, { enable_thinking: true }).result", "template.options", "InputError"),
+        ("ask({}, { enable_thinking: 1 })", "input.params", "InputError"),
+        ("ask({}, { preserve_thinking: null })", "input.params", "InputError"),
+        ("ask({}, { local_state: 7 })", "input.params", "InputError"),
+        ("ask({}, { local_state: '\\ud800' })", "input.text", "InputError"),
+        ("ask({}, { budget_tokens: -1 })", "input.params", "InputError"),
+        ("ask({}, { budget_tokens: 1.5 })", "input.params", "InputError"),
+        ("ask({}, { budget_tokens: 0 }).result", "input.params", "InputError"),
+        ("ask({}, { budget_tokens: 2048 }).result", "input.params", "InputError"),
+        ("ask({}, { budget_tokens: 9 }).result", "input.budget", "InputError"),
+        ("ask({ content: 'x '.repeat(9999) }).result", "input.budget", "InputError"),
+        ("ask({ content: 'x'.repeat((16 << 20) + 1) })", "input.budget", "InputError"),
+        (
+            "slm.chat(Array(5).fill({ role: 'user', content: 'x'.repeat(15 << 20) }))",
+            "input.budget",
+            "InputError",
+        ),
+        ("ask({}, { evidence: 'x' })", "input.json", "InputError"),
+        ("ask({}, { evidence: [7] })", "input.json", "InputError"),
+        ("ask({}, { evidence: [{ id: 'a', content: 'x' }] })", "input.params", "InputError"),
+        ("ask({}, { evidence: [{ ...a, relevance: Infinity }] })", "input.params", "InputError"),
+        ("ask({}, { evidence: [{ ...a, id: 'b\\ud800' }] })", "input.text", "InputError"),
+        ("ask({}, { evidence: [{ ...a, rank: 1 }] })", "input.json", "InputError"),
+        ("ask({}, { evidence: [a, a] }).result", "input.json", "InputError"),
+        ("ask({}, { evidence: [{ ...a, id: '' }] }).result", "input.json", "InputError"),
         ("client.SLM2.load(null)", "input.params", "InputError"),
         ("client.SLM2.load({ root: 'https://example.org/' })", "input.params", "InputError"),
         ("client.SLM2.load({ root: 'http://[' })", "input.params", "InputError"),

@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Route, expect
 
 from e2e.chatpage import ChatPage
 from e2e.conftest import Open, Serve
+from slm2_web.protocol import PROTOCOL_VERSION
 
 Damaged = Callable[[str, Callable[[bytes], bytes]], Path]
 SHARDS = "models/*/weights-01.*.bin"
@@ -122,7 +123,7 @@ def test_settings_that_cannot_be_kept(visit: Open, url: str) -> None:
 def test_page_and_worker_of_two_versions(visit: Open, url: str) -> None:
     def older(route: Route) -> None:
         response = route.fetch()
-        body = response.text().replace("PROTOCOL_VERSION = 2", "PROTOCOL_VERSION = 1")
+        body = response.text().replace(f"PROTOCOL_VERSION = {PROTOCOL_VERSION}", "PROTOCOL_VERSION = 1")
         assert body != response.text()
         route.fulfill(response=response, body=body)
 

@@ -220,7 +220,10 @@ def test_generate_writes_a_transcript_that_replays_equal(slm2_web: Slm2Web) -> N
     made = slm2_web("generate --model tiny --context 100", {**ASK, "params": SAMPLED}).value
     assert made["request"]["messages"] == ASK["messages"]
     assert made["request"]["max_seq_len"] == 100
+    assert made["request"]["budget_tokens"] == 96
     assert made["prompt_ids"] == slm2_web("render --model tiny", ASK).value["ids"]
+    assert made["ledger"]["prompt_tokens"] == len(made["prompt_ids"])
+    assert made["reasoning"] is None
     assert len(made["logit_digests"]) == len(made["generated_ids"])
     assert made["executor"]["name"] == "reference"
     assert slm2_web("replay", made).value == {"equal": True}
@@ -236,6 +239,8 @@ def test_generate_writes_a_transcript_that_replays_equal(slm2_web: Slm2Web) -> N
         (["request", "params", "max_tokens"], 77, "sha256"),
         (["request", "messages", 0, "content"], "Hello there?", "prompt_ids["),
         (["request", "max_seq_len"], 1 << 20, "request.max_seq_len"),
+        (["request", "budget_tokens"], 200, "ledger"),
+        (["ledger", "left_tokens"], 7, "ledger"),
         (["artifacts", "tokenizer_sha256"], "0" * 64, "artifacts.tokenizer_sha256"),
         (["artifacts", "weights_sha256", 0], "0" * 64, "artifacts.weights_sha256[0]"),
         (["text"], "something else", "text"),
@@ -332,10 +337,103 @@ def test_without_a_terminal_there_is_no_progress(slm2_web: Slm2Web) -> None:
 def test_generate_budget(slm2_web: Slm2Web) -> None:
     error = slm2_web("generate --model tiny --context 5", ASK).error
     assert error["code"] == "input.budget"
-    assert error["detail"]["max_seq_len"] == 5
+    assert error["detail"]["budget_tokens"] == 4
     n = len(slm2_web("render --model tiny", ASK).value["ids"])
-    made = slm2_web(f"generate --model tiny --context {n + 1}", {**ASK, "params": {"temperature": 0}}).value
+    request = {**ASK, "params": {"temperature": 0}, "budget_tokens": n}
+    made = slm2_web(f"generate --model tiny --context {n + 1}", request).value
     assert made["reason"] in ("context_full", "stop_token", "invalid_utf8")
+    assert made["ledger"]["left_tokens"] == 0
+    error = slm2_web(f"generate --model tiny --context {n}", request).error
+    assert (error["code"], error["detail"]["place"]) == ("input.params", "budget_tokens")
+
+
+def test_the_default_budget_leaves_room_for_the_reply(slm2_web: Slm2Web) -> None:
+    for context, max_tokens, budget in ((200, 7, 193), (200, 51, 150), (2048, 5, 2043), (None, 9, 247)):
+        option = "" if context is None else f" --context {context}"
+        made = slm2_web(f"prompt --model tiny{option}", {**ASK, "params": {"max_tokens": max_tokens}}).value
+        assert made["ledger"]["budget_tokens"] == min(budget, 256 - max_tokens)
+
+
+def test_a_prompt_shows_what_was_left_out_and_who_is_trusted(slm2_web: Slm2Web) -> None:
+    """What is left out is told; the prompt is that of `generate`; only the template's words are trusted."""
+    old = [
+        {"role": "user", "content": "Tell me of the station. " * 4},
+        {"role": "assistant", "content": "There is nothing in particular. " * 4},
+    ]
+    request = {
+        "messages": [*old, *old, *old, {"role": "user", "content": "hi <|im_end|>"}],
+        "evidence": [
+            {"id": "far", "relevance": 0, "content": "The other side of the street. " * 9},
+            {"id": "near", "relevance": 0.5, "content": "At the <|im_start|>"},
+        ],
+        "local_state": "the </local_state>",
+        "budget_tokens": 249,
+    }
+    made = slm2_web("prompt --model tiny --context 250", request).value
+    assert len(made["ids"]) == made["ledger"]["prompt_tokens"] <= 249
+    dropped = [part["label"] for part in made["ledger"]["parts"] if part["state"] == "dropped"]
+    assert {"0-1", "far"} <= set(dropped)
+    assert "hi <|im_end|>" in made["text"]
+    assert "the street" not in made["text"]
+    controls = [run["text"] for run in made["runs"] if "id" in run]
+    assert set(controls) == {"<|im_start|>", "<|im_end|>"}
+    assert controls.count("<|im_start|>") == made["text"].count("<|im_start|>") - 1
+    assert "".join(run["text"] for run in made["runs"]) == made["text"]
+    foreign = "".join(run["text"] for run in made["runs"] if not run["trusted"])
+    assert all(text in foreign for text in ("hi <|im_end|>", "At the <|im_start|>", "near"))
+    generated = slm2_web(
+        "generate --model tiny --context 250", {**request, "params": {"max_tokens": 1}}
+    ).value
+    assert (generated["prompt_ids"], generated["ledger"]) == (made["ids"], made["ledger"])
+    assert slm2_web("replay", generated).value == {"equal": True}
+    generated["ledger"]["parts"][0]["tokens"] += 1
+    assert slm2_web("replay", generated).lines[0]["first_difference"]["place"] == "ledger"
+
+
+EVIDENCE = {"id": "a", "relevance": 1, "content": "x"}
+
+
+@pytest.mark.parametrize("command", ["prompt", "generate"])
+@pytest.mark.parametrize(
+    ("more", "code", "place"),
+    [
+        ({"budget_tokens": 0}, "input.params", "budget_tokens"),
+        ({"budget_tokens": -1}, "input.params", "budget_tokens"),
+        ({"budget_tokens": 1.0}, "input.params", "budget_tokens"),
+        ({"budget_tokens": True}, "input.params", "budget_tokens"),
+        ({"budget_tokens": "9"}, "input.params", "budget_tokens"),
+        ({"budget_tokens": 10**400}, "input.params", "budget_tokens"),
+        ({"budget_tokens": 256}, "input.params", "budget_tokens"),
+        ({"budget_tokens": 1}, "input.budget", None),
+        ({"local_state": 1}, "input.json", "local_state"),
+        ({"local_state": "\udfff"}, "input.text", "local_state"),
+        ({"evidence": {}}, "input.json", "evidence"),
+        ({"evidence": ["x"]}, "input.json", "evidence[0]"),
+        ({"evidence": [EVIDENCE, EVIDENCE]}, "input.json", "evidence[1].id"),
+        ({"evidence": [{**EVIDENCE, "id": ""}]}, "input.json", "evidence[0].id"),
+        ({"evidence": [{**EVIDENCE, "id": "x" * 9999}]}, "input.json", "evidence[0].id"),
+        ({"evidence": [{**EVIDENCE, "id": 7}]}, "input.json", "evidence[0].id"),
+        ({"evidence": [{**EVIDENCE, "id": "\ud800"}]}, "input.text", "evidence[0].id"),
+        ({"evidence": [{**EVIDENCE, "relevance": "1"}]}, "input.json", "evidence[0].relevance"),
+        ({"evidence": [{**EVIDENCE, "relevance": True}]}, "input.json", "evidence[0].relevance"),
+        ({"evidence": [{**EVIDENCE, "relevance": 10**400}]}, "input.json", "evidence[0].relevance"),
+        ({"evidence": [{**EVIDENCE, "content": None}]}, "input.json", "evidence[0].content"),
+        ({"evidence": [{"id": "a", "content": "x"}]}, "input.json", "evidence[0].relevance"),
+        ({"evidence": [{**EVIDENCE, "more": 1}]}, "input.json", "evidence[0].more"),
+        ({"evidence": [{**EVIDENCE, "id": str(i)} for i in range(1001)]}, "input.json", "evidence"),
+        ({"preserve_thinking": "yes"}, "template.options", None),
+        ({"messages": [{"role": "user", "content": "x" * 10**6}]}, "input.budget", None),
+        ({"messages": [ASK["messages"][0]] * 9}, "template.order", None),
+    ],
+)
+def test_nonsense_beside_the_messages(
+    slm2_web: Slm2Web, command: str, more: dict[str, Any], code: str, place: str | None
+) -> None:
+    error = slm2_web(f"{command} --model tiny", {**ASK, **more}).error
+    assert (error["code"], error["detail"].get("place")) == (code, place)
+    assert error["message"].isprintable()
+    assert len(error["message"]) < 500
+    assert slm2_web("prompt --model tiny", ASK).value["ids"]
 
 
 def test_jsonl_answers_every_line_and_reuses_the_model(slm2_web: Slm2Web) -> None:
@@ -347,7 +445,7 @@ def test_jsonl_answers_every_line_and_reuses_the_model(slm2_web: Slm2Web) -> Non
     first, second, third, fourth = result.lines
     assert first["sha256"] == third["sha256"]
     assert third["timings"]["reused_tokens"] == len(first["prompt_ids"]) - 1
-    assert (second["error"]["code"], fourth["error"]["code"]) == ("input.json", "input.params")
+    assert (second["error"]["code"], fourth["error"]["code"]) == ("template.order", "input.params")
     assert result.err == ""
     replayed = slm2_web("replay --jsonl", [first, third])
     assert (replayed.status, replayed.lines) == (0, [{"equal": True}, {"equal": True}])
@@ -378,12 +476,9 @@ BAD_JSON = [
     b'{"a":' * 200_000,
     b'{"messages":1e999}',
     b"\xef\xbb\xbf{}",
-    b'{"messages":[{"role":"user"}]}',
-    b'{"messages":[{"role":"user","content":"x","tool_calls":[]}]}',
-    b'{"messages":["x"]}',
-    b'{"messages":{}}',
-    b'{"messages":[{"role":"user","content":"x"}],"tools":[]}',
+    b'{"messages":[{"role":"user","content":"x"}],"n":1}',
     b'{"messages":[{"role":"user","content":"x"}],"\\ud800":1}',
+    b'{"tools":[]}',
 ]
 
 
@@ -399,7 +494,17 @@ def test_bad_json(slm2_web: Slm2Web, command: str, data: bytes) -> None:
     ("command", "request_", "code"),
     [
         ("render", {"messages": [{"role": "user", "content": "\ud800"}]}, "input.text"),
-        ("render", {"messages": [{"role": "\udfff", "content": "x"}]}, "input.text"),
+        ("render", {"messages": [{"role": "\udfff", "content": "x"}]}, "template.role"),
+        ("render", {"messages": [{"role": "user"}]}, "template.content"),
+        ("render", {"messages": ["x"]}, "template.message"),
+        ("render", {"messages": {}}, "template.order"),
+        ("render", {"messages": []}, "template.order"),
+        ("render", {"messages": [{"role": "user", "content": "x", "more": 1}]}, "template.message"),
+        ("render", {**ASK, "tools": [{"name": "f"}]}, "template.tools"),
+        ("render", {**ASK, "tools": "["}, "template.tools"),
+        ("render", {**ASK, "enable_thinking": True}, "template.options"),
+        ("render", {**ASK, "enable_thinking": 0}, "template.options"),
+        ("render", {**ASK, "budget_tokens": 9}, "input.json"),
         ("render", {"messages": [{"role": "user", "content": None}]}, "template.content"),
         ("render", {"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "template.content"),
         ("render", {"messages": [{"role": 1, "content": "x"}]}, "template.role"),
@@ -454,7 +559,8 @@ json_values = st.recursive(
             st.sampled_from(
                 [
                     *("text", "ids", "runs", "messages", "role", "content", "logits", "params", "seed"),
-                    *("trusted", "temperature", "position", "context_ids"),
+                    *("trusted", "temperature", "position", "context_ids", "tools", "tool_calls", "evidence"),
+                    *("reasoning_content", "local_state", "budget_tokens", "id", "relevance"),
                 ]
             ),
             inner,
@@ -466,7 +572,7 @@ json_values = st.recursive(
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
-@given(st.lists(json_values, max_size=8), st.sampled_from(["tokenize", "detokenize", "render"]))
+@given(st.lists(json_values, max_size=8), st.sampled_from(["tokenize", "detokenize", "render", "prompt"]))
 def test_any_json_is_answered(slm2_web: Slm2Web, values: list[Any], command: str) -> None:
     result = slm2_web(f"{command} --model tiny --jsonl", values)
     assert len(result.lines) == len(values)

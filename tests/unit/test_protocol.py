@@ -32,6 +32,7 @@ from slm2_web.protocol import (
     generate_js,
     main,
 )
+from slm2_web.request import check_budget
 from slm2_web.sampling2.params import RULES, parse_params
 from slm2_web.session import Reason
 
@@ -43,7 +44,7 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
     "page_to_worker": [
         {
             "type": "init",
-            "version": 2,
+            "version": 3,
             "site": "0123",
             "root": "https://example.org/",
             "executor": "auto",
@@ -52,7 +53,7 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
         },
         {
             "type": "init",
-            "version": 2,
+            "version": 3,
             "site": "",
             "root": "",
             "executor": "webgpu",
@@ -62,7 +63,21 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
         {
             "type": "chat",
             "id": 1,
-            "messages": [{"role": "user", "content": {"$bytes": 3}}],
+            "messages": [
+                {"role": "user", "content": {"$bytes": 3}, "reasoning_content": None, "tool_calls": None},
+                {
+                    "role": "assistant",
+                    "content": {"$bytes": 0},
+                    "reasoning_content": {"$bytes": 4},
+                    "tool_calls": {"$bytes": 2},
+                },
+            ],
+            "tools": {"$bytes": 2},
+            "enable_thinking": True,
+            "preserve_thinking": False,
+            "local_state": {"$bytes": 1},
+            "evidence": [{"id": {"$bytes": 1}, "relevance": -0.5, "content": {"$bytes": 9}}],
+            "budget_tokens": 400,
             "params": {"temperature": 0.5, "seed": "1", "stop": [{"$bytes": 2}], "top_k": 4},
         },
         {"type": "cancel", "id": LIMITS["request_id"]},
@@ -71,7 +86,7 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
     "page_to_loader": [
         {
             "type": "load",
-            "version": 2,
+            "version": 3,
             "site": "0123",
             "root": "r",
             "model": "m",
@@ -97,8 +112,9 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
     ],
     "worker_to_page": [
         {"type": "ready", "info": {"executor": "webgpu"}},
+        {"type": "context", "id": 1, "ledger": {}},
         {"type": "prefill", "id": 1, "done": 0, "total": 37},
-        {"type": "delta", "id": 1, "data": {"$bytes": 4}, "n_tokens": 2},
+        {"type": "delta", "id": 1, "part": "reasoning", "data": {"$bytes": 4}, "n_tokens": 2},
         {"type": "done", "id": 1, "reason": "stop_token", "transcript": {"$bytes": 9}, "stats": {}},
         {"type": "error", "id": 3, "code": "input.budget", "message": "m", "detail": {}},
     ],
@@ -154,8 +170,9 @@ def _mutants(count: int) -> Iterator[tuple[Channel, Any]]:
         channel, message = rng.choice(places)
         mutant = copy.deepcopy(message)
         target = mutant
-        if "messages" in mutant and rng.random() < 0.5:
-            target = mutant["messages"][0]
+        if "messages" in mutant and rng.random() < 0.7:
+            turn = rng.choice(mutant["messages"])
+            target = rng.choice([turn, *mutant["evidence"]])
         key = rng.choice([*target, "extra"])
         if rng.random() < 0.2:
             target.pop(key, None)
@@ -258,10 +275,10 @@ def test_both_sides_take_every_message() -> None:
 
 
 def test_both_sides_refuse_alike() -> None:
-    cases: list[tuple[Channel, Any]] = [*_mutants(1500), *(("page_to_worker", odd) for odd in ODD)]
+    cases: list[tuple[Channel, Any]] = [*_mutants(2500), *(("page_to_worker", odd) for odd in ODD)]
     expected = [_run_python(*case) for case in cases]
     refused = sum(answer != "ok" for answer in expected)
-    assert refused > 900, refused
+    assert refused > 1500, refused
     for case, python, js in zip(cases, expected, _run_js(cases)["answers"], strict=True):
         assert python == js, case
 
@@ -299,14 +316,17 @@ def test_reasons_are_the_session_s() -> None:
 
 def _accepted(name: str, value: float) -> bool:
     try:
-        parse_params({name: value}, {})
+        if name == "budget_tokens":
+            check_budget(value, max_seq_len=1 << 21)
+        else:
+            parse_params({name: value}, {})
     except InputError:
         return False
     return True
 
 
 @pytest.mark.parametrize("name", RANGES)
-def test_ranges_are_the_sampler_s(name: str) -> None:
+def test_ranges_are_the_stages_own(name: str) -> None:
     """At both bounds, at the numbers next to them, and at 0."""
     limits = RANGES[name]
     low: float = int(limits.low) if limits.whole else float(limits.low)
@@ -323,7 +343,7 @@ def test_ranges_are_the_sampler_s(name: str) -> None:
 
 
 def test_every_number_has_its_range() -> None:
-    assert [*RANGES, "stop"] == list(RULES)
+    assert {*RANGES, "stop"} == {*RULES, "budget_tokens"}
 
 
 def test_control_words_fill_the_array() -> None:

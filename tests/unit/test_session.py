@@ -26,7 +26,7 @@ from slm2_web.forward2.executor import Executor
 from slm2_web.forward2.reference import ReferenceExecutor
 from slm2_web.packed import PackedModel
 from slm2_web.sampling2.params import SamplingParams, parse_params
-from slm2_web.session import Delta, Done, Event, Prefill, Reason, Session, Token, digest
+from slm2_web.session import Delta, Done, Event, Prefill, Reason, Session, ThinkingIds, Token, digest
 from slm2_web.tokenizer2.tokenizer import Tokenizer
 
 VECTORS = Path(__file__).parent / "vectors"
@@ -133,11 +133,12 @@ def collect(
 
 def check(events: Sequence[Event], done: Done) -> None:
     """What holds for every reply."""
-    deltas = [event.data for event in events if isinstance(event, Delta)]
-    assert all(deltas)
-    assert b"".join(deltas) == done.text
+    deltas = [event for event in events if isinstance(event, Delta)]
+    assert all(delta.data for delta in deltas)
+    assert b"".join(delta.data for delta in deltas if not delta.is_reasoning) == done.text
+    assert b"".join(delta.data for delta in deltas if delta.is_reasoning) == (done.reasoning or b"")
     for delta in deltas:
-        delta.decode("utf-8")
+        delta.data.decode("utf-8")
     assert tuple(event.id for event in events if isinstance(event, Token)) == done.generated_ids
     assert len(done.generated_ids) == len(done.logit_digests) == len(done.timings.decode_ms)
     assert sum(isinstance(event, Done) for event in events) == 1
@@ -145,7 +146,7 @@ def check(events: Sequence[Event], done: Done) -> None:
 
 
 def comparable(done: Done) -> tuple[Any, ...]:
-    return (done.reason, done.generated_ids, done.text, done.logit_digests, done.detail)
+    return (done.reason, done.generated_ids, done.reasoning, done.text, done.logit_digests, done.detail)
 
 
 def cold(prompt: Sequence[int], p: SamplingParams, **executor: Any) -> Done:
@@ -444,6 +445,80 @@ def test_the_text_does_not_depend_on_how_tokens_cut_it(tokens: list[bytes], stop
         assert whole.detail == single.detail
     if whole.reason == "invalid_utf8":
         assert whole.detail["offset"] == single.detail["offset"]
+
+
+# --- reasoning -------------------------------------------------------------------------------------------
+
+E_ACUTE = "é".encode()
+PARTS = [b"a", E_ACUTE[:1], E_ACUTE[1:], b"<think>", b"</think>", b"\xff", b"<think>", b"</think>", b"\n"]
+OPEN, CLOSE = 6, 7  # 3 and 4 only look like them
+LF = 8
+
+
+def thoughts(script: Sequence[int], prompt: Sequence[int] = (), **raw: Any) -> Done:
+    words = Words([*PARTS, b"?"], control=frozenset({OPEN, CLOSE}))
+    n_prompt = len(prompt) + 1
+    executor = ScriptExecutor(vocab_size=10, script=script, prompt_tokens=n_prompt, max_seq_len=999)
+    session = Session(words, executor, (), ThinkingIds(OPEN, CLOSE))
+    return collect(session, [*prompt, 9], params(max_tokens=len(script), **raw))[1]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "script", "reasoning", "text", "detail"),
+    [
+        ([], [0, 0], None, "aa", {}),
+        ([], [OPEN, 0, CLOSE, 0, 0], "a", "aa", {}),
+        ([], [OPEN, 3, 4, 0, CLOSE, 4, 3], "<think></think>a", "</think><think>", {}),
+        ([], [OPEN, CLOSE, 0], "", "a", {}),
+        ([], [OPEN, 0, 0], "aa", "", {}),
+        ([], [CLOSE, 0], None, "a", {}),
+        ([], [0, OPEN, 0, OPEN, 0, CLOSE, 0], "aa", "aa", {}),
+        ([OPEN], [0, CLOSE, 0], "a", "a", {}),
+        ([OPEN, 0, CLOSE], [0], None, "a", {}),
+        ([OPEN, CLOSE, 0, OPEN], [0, 0], "aa", "", {}),
+        ([], [OPEN, LF, LF, 0, LF, 0, LF, CLOSE, LF, LF, 0, LF], "a\na", "a\n", {}),
+        ([], [OPEN, LF, CLOSE, LF], "", "", {}),
+        ([], [OPEN, 0, LF, OPEN, 0, LF, CLOSE, LF, 0], "a\na", "a", {}),
+        ([], [LF, 0, LF], None, "\na\n", {}),
+        ([], [LF, OPEN, CLOSE, LF, 0], "", "\n\na", {}),
+        ([OPEN], [LF, 0, LF, CLOSE, LF, 0], "a", "a", {}),
+        ([OPEN, CLOSE], [LF, 0], None, "\na", {}),
+        ([], [OPEN, 1, CLOSE, 0], "", "a", {"reasoning_partial_hex": "c3"}),
+        ([], [OPEN, 1, CLOSE, 1], "", "", {"reasoning_partial_hex": "c3", "partial_hex": "c3"}),
+        ([], [1, OPEN, 0, CLOSE, 2], "a", "é", {}),
+        ([], [OPEN, 0, 5], "a", "", {"offset": 1, "bytes_hex": "ff", "part": "reasoning"}),
+        ([], [OPEN, 0, CLOSE, 0, 5], "a", "a", {"offset": 1, "bytes_hex": "ff"}),
+    ],
+)
+def test_ids_and_nothing_spelled_like_them_separate_thought_and_answer(
+    prompt: list[int], script: list[int], reasoning: str | None, text: str, detail: dict[str, Any]
+) -> None:
+    done = thoughts(script, prompt)
+    assert (done.reasoning, done.text) == (None if reasoning is None else reasoning.encode(), text.encode())
+    assert done.detail == detail
+    assert done.reason == ("invalid_utf8" if "offset" in detail else "max_tokens")
+
+
+def test_a_stop_string_ends_the_answer_and_no_thought() -> None:
+    done = thoughts([OPEN, 0, 0, CLOSE, 0, 0], stop=["aa"])
+    assert (done.reason, done.reasoning, done.text) == ("stop_string", b"aa", b"")
+    assert done.detail == {"stop": "aa"}
+    done = thoughts([OPEN, LF, LF, 0, LF, LF, CLOSE, LF, LF, 0, LF, LF], stop=["\n\n"])
+    assert (done.reason, done.reasoning, done.text) == ("stop_string", b"a", b"a")
+
+
+def test_the_thought_about_the_tag(qwen3_tokenizer: Tokenizer) -> None:
+    """ggml-org/llama.cpp#27661: the reasoning spells `</think>` in ordinary tokens."""
+    script = [151667, 198, 1782, 690, 26865, 29, 4772, 198, 151668, 271, 10438, 151645]
+    executor = ScriptExecutor(vocab_size=151936, script=script, max_seq_len=999)
+    session = Session(qwen3_tokenizer, executor, (151645,), ThinkingIds.of(qwen3_tokenizer))
+    _, done = collect(session, [9707], params())
+    assert (done.reasoning, done.text) == (b"the </think> tag", b"done")
+    assert done.reason == "stop_token"
+
+
+def test_a_vocabulary_without_the_markers_has_no_thoughts(smollm2_tokenizer: Tokenizer) -> None:
+    assert ThinkingIds.of(smollm2_tokenizer) is None
 
 
 # --- what is recorded ------------------------------------------------------------------------------------

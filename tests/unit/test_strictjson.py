@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slm2_web.strictjson import Checks, NotJson, loads, real, show
+from slm2_web.strictjson import MAX_DEPTH, Checks, NotJson, loads, real, show
 
 
 @pytest.mark.parametrize(
@@ -75,6 +75,18 @@ def test_any_bytes_parse_or_are_refused(data: bytes) -> None:
 def test_show_is_short_ascii() -> None:
     assert show("\ud800") == "'\\ud800'"
     assert len(show("x" * 10_000)) == 80
+
+
+@pytest.mark.parametrize(("begin", "end"), [(b"[", b"]"), (b'{"a":', b"}"), (b'[{"[{\\"[":', b"}]")])
+def test_depth_is_bounded_whatever_python_can_read(begin: bytes, end: bytes) -> None:
+    """Brackets in strings are no brackets, nor is what has been closed deep."""
+    per_level = begin.count(b"[", 0, 1) + begin.count(b"{", 0, 2)
+    n = MAX_DEPTH // per_level
+    text = (b"[" * 300 + b"]" * 300).join([b'"', b'"'])
+    good = b"[" + b",".join([b"[" + text + b"]"] * 300) + b"," + begin * (n - 1) + b"1" + end * (n - 1) + b"]"
+    loads(good, max_bytes=10**7)
+    with pytest.raises(NotJson, match="too deeply"):
+        loads(b"[" + begin * n + b"1" + end * n + b"]", max_bytes=10**7)
 
 
 def test_show_of_what_python_does_not_write() -> None:

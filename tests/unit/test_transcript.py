@@ -19,14 +19,25 @@ from slm2_web.errors import FormatError
 from slm2_web.forward2.reference import ReferenceExecutor
 from slm2_web.manifest import parse_manifest
 from slm2_web.packed import PackedModel
+from slm2_web.request import parse_request, prompt_of
 from slm2_web.sampling2.params import parse_params
-from slm2_web.session import Session, Timings
+from slm2_web.session import Done, Session, Timings
 from slm2_web.template2.machine import template_for
-from slm2_web.template2.spec import Message
 from slm2_web.tokenizer2.tokenizer import Tokenizer
-from slm2_web.transcript import Artifacts, Request, Transcript
+from slm2_web.transcript import Artifacts, Transcript
 
 REPO = Path(__file__).resolve().parents[2]
+
+
+# Two texts stand before the question, of which there is room for one.
+ASKED: dict[str, Any] = {
+    "local_state": "the morning",
+    "evidence": [
+        {"id": "a", "relevance": 1, "content": "the station"},
+        {"id": "b", "relevance": 0.5, "content": "the capital of France is Paris " * 3},
+    ],
+    "budget_tokens": 170,
+}
 
 
 class Tiny:
@@ -38,31 +49,36 @@ class Tiny:
         self.artifacts = Artifacts.of(parse_manifest(data), data, "0.1.0")
         self.tokenizer = Tokenizer.from_bytes(model.tokenizer_bytes)
         self.template = template_for(model.manifest.template, self.tokenizer)
-        self.executor = ReferenceExecutor(model, max_seq_len=128)
+        self.executor = ReferenceExecutor(model, max_seq_len=200)
         self.session = Session(self.tokenizer, self.executor, model.manifest.eos_ids)
         # A random model soon says bytes that are no text; take the first seed with a whole reply.
         replies = (self.record("Hello there!", seed=seed) for seed in range(2**64 - 1, 2**63, -1))
         self.recorded = next(reply for reply in replies if reply.reason == "max_tokens")
 
     def record(self, content: str, *, cancel_after: int = 10**9, **raw: Any) -> Transcript:
-        messages = (Message("user", content.encode()),)
         params = parse_params({"temperature": 1.0, "max_tokens": 6, "stop": ["é"], **raw}, {})
-        prompt_ids = self.tokenizer.encode(self.template.render(messages))
+        request = parse_request({**ASKED, "messages": [{"role": "user", "content": content}]}, params, 200)
+        prompt = prompt_of(request, self.template, self.tokenizer)
         seed_run = Transcript(
             self.artifacts,
-            Request(messages, None, params, 128),
-            tuple(prompt_ids),
+            request,
+            tuple(prompt.ids),
+            prompt.ledger.as_json(),
             generated_ids=(0,) * cancel_after if cancel_after < 100 else (),
             logit_digests=(),
             reason="cancelled" if cancel_after < 100 else "max_tokens",
             detail={},
+            reasoning=None,
             text=b"",
             sha256="",
             executor=transcript.ExecutorInfo("", ""),
             timings=Timings(),
         )
         done = asyncio.run(transcript.rerun(seed_run, self.session))
-        return transcript.record(self.artifacts, seed_run.request, prompt_ids, done, self.executor)
+        return self.again(seed_run, done)
+
+    def again(self, of: Transcript, done: Done) -> Transcript:
+        return transcript.record(self.artifacts, of.request, of.prompt_ids, of.ledger, done, self.executor)
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +93,9 @@ def test_written_and_read_it_is_the_same(tiny: Tiny) -> None:
     assert transcript.compare(tiny.recorded, again) is None
     assert transcript.check_unaltered(again) is None
     assert tuple(json.loads(data)) == transcript.KEYS
+    assert again.ledger is not None
+    states = {(part["label"], part["state"]) for part in again.ledger["parts"] if part["kind"] == "evidence"}
+    assert states == {("a", "kept"), ("b", "dropped")}
     assert data.endswith(b"}\n")
     assert data.count(b"\n") == 1
 
@@ -97,7 +116,7 @@ def test_a_replay_is_equal_and_so_is_one_of_a_cancelled_reply(tiny: Tiny) -> Non
         assert recorded.reason == ("cancelled" if n < 100 else "max_tokens")
         assert len(recorded.generated_ids) == min(n, 6)
         done = asyncio.run(transcript.rerun(recorded, tiny.session))
-        again = transcript.record(tiny.artifacts, recorded.request, recorded.prompt_ids, done, tiny.executor)
+        again = tiny.again(recorded, done)
         assert transcript.compare(recorded, again) is None
         assert again.sha256 == recorded.sha256
 
@@ -110,7 +129,9 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path]
 
 
-def changed(value: Any) -> Any:
+def changed(path: tuple[Any, ...], value: Any) -> Any:
+    if value is None or isinstance(value, bool):
+        return {"enable_thinking": True, "preserve_thinking": True, "in_pass": 1}.get(path[-1], "x")
     if isinstance(value, str):
         if len(value) == 64:
             return ("0" if value[0] != "0" else "1") + value[1:]
@@ -129,7 +150,9 @@ def test_one_changed_token_parameter_or_hash_is_caught(tiny: Tiny) -> None:
         at = value
         for key in path[:-1]:
             at = at[key]
-        at[path[-1]] = 0.5 if path[-1] == "top_p" else changed(at[path[-1]])
+        at[path[-1]] = 0.5 if path[-1] == "top_p" else changed(path, at[path[-1]])
+        if path[-1] == "role":
+            value["request"].update(evidence=[], local_state=None)  # which stand before a user's words
         altered = transcript.from_json(value)
         assert transcript.check_unaltered(altered) is not None, path
         difference = transcript.compare(tiny.recorded, altered)
@@ -181,8 +204,9 @@ def test_the_first_difference_is_named(tiny: Tiny) -> None:
     }
 
     def instead(value: dict[str, Any]) -> None:
-        value["request"]["prompt_ids"] = value["prompt_ids"]
-        del value["request"]["messages"]
+        request = value["request"]
+        rest = {key: request[key] for key in ("params", "max_seq_len")}
+        value["request"] = {"prompt_ids": value["prompt_ids"], **rest}
 
     assert differ(instead)["place"] == "request.messages[0]"
 
@@ -205,10 +229,11 @@ def put(*path: Any) -> Callable[[Any, Any], None]:
 DELETE = object()
 HOSTILE: list[tuple[tuple[Any, ...], Any]] = [
     *(((key,), DELETE) for key in transcript.KEYS),
-    *(((key,), None) for key in transcript.KEYS),
+    *(((key,), None) for key in transcript.KEYS if key not in ("ledger", "reasoning")),
     *(((key,), 7) for key in transcript.KEYS if key != "version"),
     (("extra",), 1),
-    (("version",), 2),
+    (("version",), 1),
+    (("version",), 3),
     (("version",), True),
     (("artifacts", "model"), "../../etc"),
     (("artifacts", "model"), "a/b"),
@@ -223,6 +248,38 @@ HOSTILE: list[tuple[tuple[Any, ...], Any]] = [
     (("request", "messages", 0, "role"), 1),
     (("request", "messages", 0, "content"), "\ud800"),
     (("request", "messages", 0, "name"), "x"),
+    (("request", "messages", 0, "reasoning_content"), 1),
+    (("request", "messages", 0, "tool_calls"), [{"name": "f"}]),
+    (("request", "messages", 0, "tool_calls"), [{"name": "f", "arguments": "\ud800"}]),
+    (("request", "messages"), {}),
+    (("request", "messages"), [{"role": "user", "content": "x"}] * 10_001),
+    (("request", "tools"), None),
+    (("request", "tools"), [{"name": "f"}]),
+    (("request", "tools"), ["{"]),
+    (("request", "tools"), ["7"]),
+    (("request", "enable_thinking"), 1),
+    (("request", "preserve_thinking"), None),
+    (("request", "local_state"), 1),
+    (("request", "local_state"), "\ud800"),
+    (("request", "local_state"), DELETE),
+    (("request", "evidence"), None),
+    (("request", "evidence", 1, "id"), "a"),
+    (("request", "evidence", 0, "relevance"), "1"),
+    (("request", "evidence", 0, "relevance"), 10**400),
+    (("request", "evidence", 0, "more"), 1),
+    (("request", "budget_tokens"), None),
+    (("request", "budget_tokens"), 200),
+    (("request", "budget_tokens"), 0),
+    (("ledger",), {}),
+    (("ledger", "prompt_tokens"), -1),
+    (("ledger", "parts"), {}),
+    (("ledger", "parts", 0), None),
+    (("ledger", "parts", 0, "kind"), "\ud800"),
+    (("ledger", "parts", 0, "in_pass"), 0),
+    (("ledger", "parts", 0, "tokens"), 1.5),
+    (("ledger", "parts", 0, "tokens"), 10**400),
+    (("ledger", "parts", 0, "more"), 1),
+    (("reasoning",), "\ud800"),
     (("request", "params", "top_k"), -1),
     (("request", "params", "seed"), 2**64),
     (("request", "params", "stop"), [""]),

@@ -6,15 +6,24 @@ from typing import Any
 
 import js
 import numpy as np
-from pyodide.ffi import JsException, to_js
+from pyodide.ffi import JsException, jsnull, to_js
 
 from slm2_web.errors import CODES, DeviceError
 from slm2_web.forward2.exactmath import F32
 
 
 def to_object(value: Any) -> Any:
-    """A Python value as a plain JavaScript one; dicts become objects, bytes typed arrays."""
-    return to_js(value, dict_converter=js.Object.fromEntries)
+    """A Python value as a plain JavaScript one; dicts become objects, bytes typed arrays, None null."""
+    return to_js(_with_nulls(value), dict_converter=js.Object.fromEntries)
+
+
+def _with_nulls(value: Any) -> Any:
+    """None by itself would become undefined."""
+    if isinstance(value, dict):
+        return {key: _with_nulls(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_nulls(item) for item in value]
+    return jsnull if value is None else value
 
 
 def to_f32(values: Any) -> F32:

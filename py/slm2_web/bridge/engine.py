@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
-from pyodide.ffi import JsException, to_js
+from pyodide.ffi import JsException, jsnull, to_js
 
 from slm2_web import __version__, transcript
 from slm2_web.bridge.convert import device_error, to_object
@@ -24,15 +24,14 @@ from slm2_web.forward2.selftest import self_test
 from slm2_web.forward2.wasm import WEIGHTS_BASE, WasmExecutor
 from slm2_web.manifest import Manifest, parse_manifest
 from slm2_web.packed import PackedModel, check_file, check_tensors
-from slm2_web.prompt2.assemble import assemble
+from slm2_web.request import parse_request, prompt_of
 from slm2_web.sampling2.params import parse_params
-from slm2_web.session import Delta, Done, Prefill, Session, Token
-from slm2_web.template2.machine import Template, template_for
-from slm2_web.template2.spec import Message
+from slm2_web.session import Delta, Done, Prefill, Session, ThinkingIds, Token
+from slm2_web.template2.machine import HasRender, Template, template_for
 from slm2_web.tokenizer2.kernel import KernelTokenizer
 from slm2_web.tokenizer2.tables import parse
 from slm2_web.tokenizer2.tokenizer import Tokenizer
-from slm2_web.transcript import Artifacts, Request
+from slm2_web.transcript import Artifacts
 
 T = TypeVar("T")
 
@@ -217,7 +216,7 @@ class Engine:
         self._model: _Model | None = None
 
     async def load(self, files: Any, executor: str, emit: Any) -> Any:
-        """`{ok: info}`: executor, adapter, model, vocab_size, max_seq_len, defaults, memory, timings.
+        """`{ok: info}`: what `slm.info` is in docs/client.md, as far as the engine knows it.
 
         files: `{manifest, tokenizer, tokenizerMemory, weights, memory}`, the loader's, which has checked
         sizes and hashes: Uint8Arrays. tokenizer and weights may be views of shared WebAssembly.Memories,
@@ -249,7 +248,7 @@ class Engine:
             tokenizer=tokenizer,
             template=template,
             executor=executor,
-            session=Session(tokenizer, executor, manifest.eos_ids),
+            session=Session(tokenizer, executor, manifest.eos_ids, ThinkingIds.of(tokenizer)),
             free=device.free,
         )
         memory_bytes = executor.plan.memory_bytes()
@@ -262,6 +261,12 @@ class Engine:
                 "title": manifest.title,
                 "license": manifest.license,
                 "default_system": manifest.template.default_system,
+            },
+            "template": {
+                "family": manifest.template.family,
+                "thinking": template.has_thinking,
+                "preserve_thinking": template.has_thinking and isinstance(template, Template),
+                "tools": template.has_tools,
             },
             "vocab_size": manifest.config.vocab_size,
             "max_seq_len": executor.max_seq_len,
@@ -278,38 +283,37 @@ class Engine:
     async def chat(self, request: Any, emit: Any, cancelled: Any) -> Any:
         """`{ok: {reason, transcript, stats}}` of one reply.
 
-        request: `{messages: [{role, content: Uint8Array}], params}`. `emit("prefill", done, total)`,
-        `emit("token", id, null)`, `emit("delta", Uint8Array, null)`; `cancelled()` is asked before each pass.
+        request: the page's `chat`, less its id (protocol.py). `emit("context", ledger, null)`,
+        `emit("prefill", done, total)`, `emit("token", id, null)`, `emit("delta", Uint8Array, part)`;
+        `cancelled()` is asked before each pass.
         """
-        return await _answer(self._chat(request.to_py(), emit, cancelled))
+        return await _answer(self._chat(_plain(request.to_py()), emit, cancelled))
 
     async def _chat(self, request: dict[str, Any], emit: Any, cancelled: Any) -> dict[str, Any]:
         model = self._model
         if model is None:
             raise ProtocolError("protocol.state", "no model is loaded")
-        messages = tuple(Message(m["role"], bytes(m["content"])) for m in request["messages"])
-        params = parse_params(_plain(request["params"]), model.manifest.defaults)
-        max_seq_len = model.executor.max_seq_len
-        prompt_ids = assemble(
-            model.template, model.tokenizer, messages, max_seq_len=max_seq_len, reserve_tokens=1
-        )
+        params = parse_params(request["params"], model.manifest.defaults)
+        asked = {key: value for key, value in request.items() if key != "params"}
+        wanted = parse_request(asked, params, model.executor.max_seq_len)
+        prompt = prompt_of(wanted, model.template, model.tokenizer)
+        ledger = prompt.ledger.as_json()
+        emit("context", to_object(ledger), None)
         done: Done | None = None
-        async for event in model.session.generate(prompt_ids, params, cancelled=cancelled):
+        async for event in model.session.generate(prompt.ids, params, cancelled=cancelled):
             match event:
                 case Prefill(done_tokens, total_tokens):
                     emit("prefill", done_tokens, total_tokens)
                 case Token(token_id):
                     emit("token", token_id, None)
-                case Delta(data):
-                    emit("delta", to_js(data), None)
+                case Delta(data, is_reasoning):
+                    emit("delta", to_js(data), "reasoning" if is_reasoning else "text")
                 case Done():
                     done = event
         assert done is not None
-        record = transcript.record(
-            model.artifacts, Request(messages, None, params, max_seq_len), prompt_ids, done, model.executor
-        )
+        record = transcript.record(model.artifacts, wanted, prompt.ids, ledger, done, model.executor)
         stats = {
-            "prompt_tokens": len(prompt_ids),
+            "prompt_tokens": len(prompt.ids),
             "generated_tokens": len(done.generated_ids),
             **done.timings.as_json(),
         }
@@ -323,12 +327,15 @@ class Engine:
             self._model = None
 
 
-def _plain(params: dict[str, Any]) -> dict[str, Any]:
-    """Parameters as `parse_params` takes them: typed arrays of stop strings become bytes."""
-    stop = params.get("stop")
-    if isinstance(stop, list):
-        return {**params, "stop": [bytes(s) if isinstance(s, memoryview) else s for s in stop]}
-    return params
+def _plain(value: Any) -> Any:
+    """What a page has sent, as the stages take it: typed arrays become bytes, null None."""
+    if isinstance(value, memoryview):
+        return bytes(value)
+    if value is jsnull:
+        return None
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +345,7 @@ class _Model:
     manifest: Manifest
     artifacts: Artifacts
     tokenizer: Tokenizer
-    template: Template
+    template: HasRender
     executor: GpuExecutor | WasmExecutor | ReferenceExecutor
     session: Session
     free: Callable[[], None]

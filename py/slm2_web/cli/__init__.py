@@ -1,7 +1,7 @@
 """slm2-web: the stages on the command line, JSON in and JSON out. docs/cli.md describes every command.
 
     app        the group, the table of its commands, exit statuses
-    text       tokenize, detokenize, render
+    text       tokenize, detokenize, render, prompt
     sampling   sample
     replies    generate, replay
     bench      bench

@@ -30,13 +30,14 @@ from slm2_web.cli.stdio import (
     report,
     say,
 )
-from slm2_web.cli.text import detokenize, render, tokenize
+from slm2_web.cli.text import detokenize, prompt, render, tokenize
 from slm2_web.errors import Cancelled, Slm2Error
 
 COMMANDS: Final = (
     tokenize,
     detokenize,
     render,
+    prompt,
     sample,
     generate,
     replay,

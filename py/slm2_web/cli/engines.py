@@ -13,8 +13,9 @@ from slm2_web.cli.watch import Watcher
 from slm2_web.errors import Cancelled
 from slm2_web.forward2.executor import Executor
 from slm2_web.packed import PackedModel
-from slm2_web.session import Done, Session
-from slm2_web.transcript import Request, Transcript
+from slm2_web.request import Request
+from slm2_web.session import Done, Session, ThinkingIds
+from slm2_web.transcript import Transcript
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,8 @@ class Engine:
             from slm2_web.forward2.reference import ReferenceExecutor
 
             executor = ReferenceExecutor(packed, max_seq_len=max_seq_len)
-        return cls(executor, Session(model.tokenizer, executor, model.manifest.eos_ids))
+        thinking = ThinkingIds.of(model.tokenizer)
+        return cls(executor, Session(model.tokenizer, executor, model.manifest.eos_ids, thinking))
 
     async def reply(self, prompt_ids: Sequence[int], request: Request, watch: Watcher) -> Done:
         """The reply, watched. Raises: Cancelled on Ctrl-C."""

@@ -12,6 +12,7 @@ from slm2_web.errors import FormatError, InputError
 from slm2_web.manifest import MAX_MANIFEST_BYTES, Manifest, parse_manifest
 from slm2_web.packed import MANIFEST_FILE, check_file
 from slm2_web.strictjson import show
+from slm2_web.template2.compiled import CompiledTemplate
 from slm2_web.template2.machine import Template, template_for
 from slm2_web.tokenizer2.tokenizer import Tokenizer
 from slm2_web.transcript import Artifacts
@@ -51,7 +52,7 @@ class Model:
         return Tokenizer.from_bytes(data)
 
     @cached_property
-    def template(self) -> Template:
+    def template(self) -> Template | CompiledTemplate:
         """Its template. Raises: FormatError."""
         return template_for(self.manifest.template, self.tokenizer)
 

@@ -7,6 +7,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from slm2_web.forward2.plan import DEFAULT_SEQ_LEN
+
 EXECUTORS: Final = ("reference", "wasm", "webgpu")
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -22,6 +24,12 @@ def model_option(command: F) -> F:
     """`name`: the model."""
     text = "A compiled model: a name in the models folder, or a path."
     return click.option("--model", "name", required=True, metavar="NAME", help=text)(command)
+
+
+def context_option(command: F) -> F:
+    """`context`: the context length, or None."""
+    text = f"Context length; default: {DEFAULT_SEQ_LEN}, at most the model's."
+    return click.option("--context", type=click.IntRange(1), metavar="TOKENS", help=text)(command)
 
 
 def executor_option(command: F) -> F:

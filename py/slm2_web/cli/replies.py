@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,25 +13,20 @@ from slm2_web import transcript
 from slm2_web.cli import requests
 from slm2_web.cli.engines import Engine
 from slm2_web.cli.models import Model
-from slm2_web.cli.options import executor_option, jsonl_option, model_option
+from slm2_web.cli.options import context_option, executor_option, jsonl_option, model_option
 from slm2_web.cli.requests import JSON
 from slm2_web.cli.stdio import EXIT_NO, Answer, serve
 from slm2_web.cli.watch import Explainer, Progress
-from slm2_web.prompt2.assemble import assemble
+from slm2_web.request import KEYS, Request, parse_request, prompt_of
 from slm2_web.sampling2.params import parse_params
 from slm2_web.tokenizer2.runs import Trusted
-from slm2_web.transcript import Request, Transcript
+from slm2_web.transcript import Transcript
 
 
 @click.command()
 @model_option
 @executor_option
-@click.option(
-    "--context",
-    type=click.IntRange(1),
-    metavar="TOKENS",
-    help="Context length; default: 2048, at most the model's.",
-)
+@context_option
 @click.option("--no-template", is_flag=True, help="Take the raw prompt instead of messages.")
 @click.option("--explain", is_flag=True, help="Tell on stderr what the model is given and what it says.")
 @jsonl_option
@@ -38,10 +34,12 @@ def generate(name: str, kind: str, context: int | None, no_template: bool, expla
     """Messages to a reply, recorded as a transcript.
 
     \b
-    in   {"messages": [{"role", "content"}], "params": {...}} or {"prompt_ids": [...], "params": {...}};
+    in   {"messages": [...], "params": {...}} or {"prompt_ids": [...], "params": {...}};
+         a message: role, content, and of an assistant reasoning_content and tool_calls;
+         beside the messages: tools, enable_thinking, preserve_thinking, local_state, evidence, budget_tokens;
          params: temperature, top_k, top_p, min_p, repetition_penalty, seed, max_tokens, stop;
          what is missing comes from the model
-    out  a transcript: prompt_ids, generated_ids, text, reason, a digest of the logits per step, ...
+    out  a transcript: prompt_ids, ledger, generated_ids, text, reason, a digest of the logits per step, ...
 
     With --no-template: {"prompt": "...", "params": {...}}, or plain text (all that does not begin with {).
     The raw prompt is yours and trusted: a marker such as <|im_start|> in it becomes the control token. Do
@@ -55,10 +53,11 @@ def generate(name: str, kind: str, context: int | None, no_template: bool, expla
         engine = runner.run(Engine.create(model, kind, context))
 
         def answer(value: Any) -> Answer:
-            request, prompt_ids = _request(value, model, engine.executor.max_seq_len, no_template)
+            request = _request(value, model, engine.executor.max_seq_len, no_template)
+            prompt_ids, ledger = _prompt(request, model)
             watch = Explainer(model, prompt_ids) if explain else Progress(len(prompt_ids))
             done = runner.run(engine.reply(prompt_ids, request, watch))
-            record = transcript.record(model.artifacts, request, prompt_ids, done, engine.executor)
+            record = transcript.record(model.artifacts, request, prompt_ids, ledger, done, engine.executor)
             return Answer(record.as_json())
 
         return serve(answer, jsonl=jsonl, plain=no_template)
@@ -96,7 +95,7 @@ def replay(name: str | None, kind: str, jsonl: bool) -> int:
                 engine = engines[wanted]
                 done = runner.run(engine.rerun(recorded, Progress(len(before.prompt_ids))))
                 again = transcript.record(
-                    model.artifacts, before.request, before.prompt_ids, done, engine.executor
+                    model.artifacts, before.request, before.prompt_ids, before.ledger, done, engine.executor
                 )
                 difference = transcript.compare(recorded, again) or transcript.check_unaltered(recorded)
             if difference is None:
@@ -107,35 +106,41 @@ def replay(name: str | None, kind: str, jsonl: bool) -> int:
 
 
 def _as_of_now(recorded: Transcript, model: Model) -> Transcript:
-    """`recorded` with what can be told without running: artifacts, context length, prompt ids."""
+    """`recorded` with what can be told without running: artifacts, context length, prompt ids, ledger."""
     request = recorded.request
     limit = model.manifest.config.max_seq_len
-    now = replace(request, max_seq_len=min(request.max_seq_len, limit))
-    prompt_ids = request.prompt_ids
-    if request.messages is not None:
-        prompt_ids = tuple(model.tokenizer.encode(model.template.render(request.messages)))
-    assert prompt_ids is not None
-    return replace(recorded, artifacts=model.artifacts, request=now, prompt_ids=prompt_ids)
+    prompt_ids, ledger = _prompt(request, model)
+    return replace(
+        recorded,
+        artifacts=model.artifacts,
+        request=replace(request, max_seq_len=min(request.max_seq_len, limit)),
+        prompt_ids=tuple(prompt_ids),
+        ledger=ledger,
+    )
 
 
-def _request(value: Any, model: Model, max_seq_len: int, no_template: bool) -> tuple[Request, list[int]]:
-    """What is asked for, checked, and the prompt's ids."""
+def _request(value: Any, model: Model, max_seq_len: int, no_template: bool) -> Request:
+    """What is asked for, checked."""
+    defaults = model.manifest.defaults
     if no_template:
         raw = {"prompt": value} if isinstance(value, bytes) else value
         request = JSON.object_with(raw, "request", ("prompt",), ("params",))
         prompt = request["prompt"]
         data = prompt if isinstance(prompt, bytes) else requests.utf8(prompt, "prompt")
-        source, messages, prompt_ids = "prompt", None, model.tokenizer.encode([Trusted(data)])
-    else:
-        request = requests.one_of(value, ("messages", "prompt_ids"), optional=("params",))
-        source = "messages" if "messages" in request else "prompt_ids"
-        messages = tuple(requests.messages(request["messages"])) if source == "messages" else None
-        prompt_ids = [] if source == "messages" else requests.ids(request["prompt_ids"], "prompt_ids")
-    params = parse_params(requests.params(request), model.manifest.defaults)
-    if messages is not None:
-        # One token of room is enough to begin; a reply that fills the context says so.
-        prompt_ids = assemble(
-            model.template, model.tokenizer, messages, max_seq_len=max_seq_len, reserve_tokens=1
-        )
-    recorded_ids = None if messages is not None else tuple(prompt_ids)
-    return Request(messages, recorded_ids, params, max_seq_len), prompt_ids
+        params = parse_params(requests.params(request), defaults)
+        return Request.of_ids(model.tokenizer.encode([Trusted(data)]), params, max_seq_len)
+    request = requests.one_of(value, ("messages", "prompt_ids"), optional=("params", *KEYS[1:]))
+    params = parse_params(requests.params(request), defaults)
+    if "messages" in request:
+        asked = {key: value for key, value in request.items() if key != "params"}
+        return parse_request(asked, params, max_seq_len)
+    JSON.object_with(request, "request", ("prompt_ids",), ("params",))
+    return Request.of_ids(requests.ids(request["prompt_ids"], "prompt_ids"), params, max_seq_len)
+
+
+def _prompt(request: Request, model: Model) -> tuple[Sequence[int], dict[str, Any] | None]:
+    """The prompt's ids, and the ledger if the request leaves it to us what goes in."""
+    if request.prompt_ids is not None:
+        return request.prompt_ids, None
+    prompt = prompt_of(request, model.template, model.tokenizer)
+    return prompt.ids, prompt.ledger.as_json()

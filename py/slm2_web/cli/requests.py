@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from slm2_web.errors import InputError
 from slm2_web.strictjson import Checks, real, show
-from slm2_web.template2.spec import Message
 from slm2_web.tokenizer2.runs import Run, Trusted, Untrusted
 
 MAX_LOGITS: Final = 1 << 22
@@ -46,21 +45,6 @@ def one_of(value: Any, keys: tuple[str, ...], *, optional: tuple[str, ...] = ())
     if len(given) != 1:
         raise bad_json("request", " and ".join(given) or f"none of {', '.join(keys)}", "exactly one of them")
     return request
-
-
-def messages(value: object) -> list[Message]:
-    """A conversation."""
-    return [_message(message, f"messages[{i}]") for i, message in enumerate(JSON.array(value, "messages"))]
-
-
-def _message(value: object, place: str) -> Message:
-    message = JSON.object_with(value, place, ("role", "content"))
-    role, content = message["role"], message["content"]
-    if not isinstance(role, str):
-        raise bad("template.role", f"{place}.role", show(role), "a string")
-    if not isinstance(content, str):
-        raise bad("template.content", f"{place}.content", show(content), "one string")
-    return Message(_TEXT.text(role, f"{place}.role"), utf8(content, f"{place}.content"))
 
 
 def runs(value: object) -> list[Run]:

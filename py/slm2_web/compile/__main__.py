@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import shutil
 import signal
 import sys
@@ -13,7 +14,7 @@ import click
 
 from slm2_web.compile import serve as server
 from slm2_web.compile.assets import Fetcher
-from slm2_web.compile.install import QUANTIZATION_NAMES, install_directory, install_model
+from slm2_web.compile.install import QUANTIZATION_NAMES, install_model, install_own
 from slm2_web.compile.models import MODELS
 from slm2_web.compile.site import SiteError, build_site
 from slm2_web.errors import InputError, Slm2Error
@@ -75,13 +76,22 @@ def model(name: str, source: Path | None, quant: str) -> None:
 
 
 @main.command()
-@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("source", type=click.Path(path_type=Path, exists=True))
 @click.option("--name", required=True, help="What the model is called here.")
 @click.option("--license", default="NOASSERTION", show_default=True, help="Its license, by SPDX.")
 @quant_option
-def pack(directory: Path, name: str, license: str, quant: str) -> None:
-    """Compile a model of your own, a Hugging Face DIRECTORY, into build/models/NAME."""
-    click.echo(install_directory(directory, ROOT, name, license, quant, say))
+@click.option("--no-template", is_flag=True, help="Frame nothing: contents are the prompt, as they are.")
+@click.option(
+    "--date",
+    type=click.DateTime(["%Y-%m-%d"]),
+    help="What the model's template takes for today, if it asks; recorded in the model.",
+)
+def pack(
+    source: Path, name: str, license: str, quant: str, no_template: bool, date: datetime.datetime | None
+) -> None:
+    """Compile a model of your own, a GGUF file or Hugging Face directory SOURCE, into build/models/NAME."""
+    day = date.date() if date else None
+    click.echo(install_own(source, ROOT, name, license, quant, say, raw=no_template, date=day))
 
 
 @main.command()

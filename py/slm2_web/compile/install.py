@@ -7,6 +7,7 @@ packed without them, which is said, and tried again by the next call.
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import re
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ from slm2_web.errors import AssetError, FormatError, InputError
 from slm2_web.manifest import FileEntry, Manifest, parse_manifest
 
 if TYPE_CHECKING:
+    from slm2_web.compile.chat_template import Framing
     from slm2_web.compile.weights import Loss
 
 PUBLISHED = Path(__file__).parent / "published"
@@ -84,13 +86,24 @@ def _file(file: str, asset: str, fetcher: Fetcher, source: Path | None) -> Path:
     return path
 
 
-def install_directory(
-    directory: Path, root: Path, name: str, license: str, quantization: str, say: Callable[[str], None]
+def install_own(
+    source: Path,
+    root: Path,
+    name: str,
+    license: str,
+    quantization: str,
+    say: Callable[[str], None],
+    *,
+    raw: bool = False,
+    date: datetime.date | None = None,
 ) -> Path:
-    """A model of one's own, packed as build/models/NAME: `directory` is as Hugging Face lays it out.
+    """A model of one's own, packed as build/models/NAME: a GGUF file or a directory of Hugging Face's.
+
+    raw: without a template. date: what its template takes for today.
 
     Raises: InputError `input.model` for a name that is no plain one, or that is in the table; FormatError.
     """
+    from slm2_web.compile.chat_template import Framing
     from slm2_web.compile.pack_hf import files_in
     from slm2_web.compile.weight_files import WEIGHTS
 
@@ -98,15 +111,27 @@ def install_directory(
         allowed = "lower-case letters, digits, . _ - and no name of ours"
         raise InputError("input.model", f"found {name!r}; allowed: {allowed}")
     out = models_folder(root) / name
-    spec = ModelSpec(name, name, license, WEIGHTS, "", {}, {file: file for file in files_in(directory)})
-    _pack(files_in(directory), out, spec, quantization, say)
+    framing = Framing(raw, date, say)
+    if source.is_file():
+        spec = ModelSpec(name, name, license, source.name, "", {})
+        _pack({source.name: source}, out, spec, quantization, say, framing)
+        return out
+    files = files_in(source)
+    spec = ModelSpec(name, name, license, WEIGHTS, "", {}, {file: file for file in files})
+    _pack(files, out, spec, quantization, say, framing)
     return out
 
 
 def _pack(
-    files: Mapping[str, Path], out: Path, spec: ModelSpec, quantization: str, say: Callable[[str], None]
+    files: Mapping[str, Path],
+    out: Path,
+    spec: ModelSpec,
+    quantization: str,
+    say: Callable[[str], None],
+    framing: Framing | None = None,
 ) -> None:
     # Not before it is needed: it loads numpy.
+    from slm2_web.compile.chat_template import FROM_FILE
     from slm2_web.compile.pack import pack_gguf
     from slm2_web.compile.pack_hf import QUANTIZATIONS, pack_hf
 
@@ -130,10 +155,11 @@ def _pack(
             compile_tokenizer=compile_tokenizer_json,
             progress=progress,
             report=report,
+            framing=framing or FROM_FILE,
         )
     else:
         (path,) = files.values()
-        pack_gguf(path, out, spec, progress)
+        pack_gguf(path, out, spec, progress, framing or FROM_FILE)
     meter.close("packed")
 
 

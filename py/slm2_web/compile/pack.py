@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from slm2_web.compile import weights
+from slm2_web.compile.chat_template import FROM_FILE, Framing, choose
 from slm2_web.compile.gguf import GgufFile, bad, read_gguf, unsupported
 from slm2_web.compile.models import ModelSpec
 from slm2_web.compile.quantize import FLOAT_TYPES
@@ -40,22 +41,13 @@ from slm2_web.manifest import (
 )
 from slm2_web.packed import MANIFEST_FILE, check_tensors
 from slm2_web.strictjson import show
+from slm2_web.tokenizer2.tokenizer import Tokenizer
 
 TOKENIZER_FILE = "tokenizer.slm2tok"
 QUANTIZATION_VERSION = 2
 DEFAULT_ROPE_THETA = 10_000.0
 # Architectures whose GGUF files hold the rows of q and k for a RoPE that rotates neighbours.
 INTERLEAVED = frozenset({"llama"})
-
-# sha256 of a model's chat template -> the family that frames messages in just that way.
-CHAT_TEMPLATES: Mapping[str, TemplateSpec] = {
-    # SmolLM2 Instruct
-    "872be49dbb638044ad01b60388f48d469ff2980e5f0dccdc22ec907db54d0788": TemplateSpec(
-        "chatml", "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
-    ),
-    # Qwen3 at revision c1899de289a04d12100db370d81485cdf75e47ca of Qwen3-0.6B
-    "a55ee1b1660128b7098723e0abcd92caa0788061051c62d51cbe87d9cf1974d8": TemplateSpec("qwen3", None),
-}
 
 # Keys of an architecture, `llama.` or the like before them, that `_config` reads; and keys that may be
 # there as long as they say what we do anyway.
@@ -85,6 +77,13 @@ _FIXED_KEYS: Mapping[str, Any] = {
     "general.quantization_version": QUANTIZATION_VERSION,
     "split.count": 1,
 }
+# The names under which a template finds the special tokens, and the keys of their ids.
+_TOKEN_KEYS: Mapping[str, str] = {
+    "bos_token": "tokenizer.ggml.bos_token_id",
+    "eos_token": "tokenizer.ggml.eos_token_id",
+    "unk_token": "tokenizer.ggml.unknown_token_id",
+    "pad_token": "tokenizer.ggml.padding_token_id",
+}
 _EOS_KEYS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 
 Progress = Callable[[str, int, int], None]
@@ -94,10 +93,13 @@ def silent(stage: str, done: int, total: int) -> None:
     """The progress callback of somebody who does not want to know."""
 
 
-def pack_gguf(path: Path, out: Path, spec: ModelSpec, progress: Progress = silent) -> Manifest:
+def pack_gguf(
+    path: Path, out: Path, spec: ModelSpec, progress: Progress = silent, framing: Framing = FROM_FILE
+) -> Manifest:
     """The manifest of the packed model, written to the directory `out` (replaced if it exists).
 
-    `progress(stage, done, total)` is called with the stages `hash` and `weights` (bytes) and `tokenizer`.
+    `progress(stage, done, total)` is called with the stages `hash` and `weights` (bytes) and `tokenizer`;
+    `framing` is what the caller says about the template.
 
     Raises: FormatError `format.model_file` when the file is not the one that `spec` names, `format.gguf` or
         `format.unsupported` for what the file holds.
@@ -107,7 +109,6 @@ def pack_gguf(path: Path, out: Path, spec: ModelSpec, progress: Progress = silen
         architecture = _architecture(gguf)
         _check_fixed_keys(gguf, architecture)
         config = _config(gguf, architecture)
-        template = _template(gguf)
         eos_ids = _eos_ids(gguf, config.vocab_size)
         plan = plan_network(
             gguf.tensors,
@@ -118,6 +119,7 @@ def pack_gguf(path: Path, out: Path, spec: ModelSpec, progress: Progress = silen
         )
         progress("tokenizer", 0, 1)
         tokenizer = compile_gguf_tokenizer(gguf)
+        template = _template(gguf, Tokenizer.from_bytes(tokenizer), framing)
         progress("tokenizer", 1, 1)
         facts = Facts(spec, source, config, template, eos_ids, spec.defaults)
         return write_model(out, facts, tokenizer, plan, progress)
@@ -287,18 +289,16 @@ def _rope_theta(gguf: GgufFile, architecture: str) -> float:
     return theta
 
 
-def _template(gguf: GgufFile) -> TemplateSpec:
-    """The family of the file's chat template, which is known by its text's hash."""
+def _template(gguf: GgufFile, tokenizer: Tokenizer, framing: Framing) -> TemplateSpec:
+    """What frames messages: the file's chat template, or what `framing` and chat_template.py have for it."""
     key = "tokenizer.chat_template"
-    return known_template(f"key {key!r}", gguf.string(key))
-
-
-def known_template(place: str, text: str) -> TemplateSpec:
-    """The family of a chat template. Raises: FormatError `format.unsupported` for one that we do not know."""
-    found = hashlib.sha256(text.encode("utf-8")).hexdigest()
-    if found not in CHAT_TEMPLATES:
-        raise unsupported(place, f"a template with sha256 {found}", "one of CHAT_TEMPLATES")
-    return CHAT_TEMPLATES[found]
+    text = gguf.string(key) if key in gguf.metadata else None
+    variables = {}
+    for name, id_key in _TOKEN_KEYS.items():
+        if id_key in gguf.metadata:
+            token_id = gguf.integer(id_key, 0, tokenizer.n_tokens - 1)
+            variables[name] = tokenizer.token_bytes(token_id).decode("utf-8", "replace")
+    return choose(f"key {key!r}", text, variables, tokenizer, framing)
 
 
 def _eos_ids(gguf: GgufFile, vocab_size: int) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from slm2_web.compile import weights
+from slm2_web.compile.chat_template import FROM_FILE, Framing, choose
 from slm2_web.compile.gguf import unsupported
 from slm2_web.compile.hfconfig import (
     CONFIG,
@@ -21,7 +22,7 @@ from slm2_web.compile.hfconfig import (
     parse_object,
 )
 from slm2_web.compile.models import ModelSpec
-from slm2_web.compile.pack import Facts, Progress, known_template, silent, source_entry, write_model
+from slm2_web.compile.pack import Facts, Progress, silent, source_entry, write_model
 from slm2_web.compile.safetensors import SafetensorsTensor, bad
 from slm2_web.compile.weight_files import INDEX, open_weights, weight_files
 from slm2_web.compile.weights import Loss, Quantization, plan_network
@@ -33,6 +34,7 @@ TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 # The files of a model besides its safetensors; the second and the last two may be missing.
 FILES = (CONFIG, GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG, "chat_template.jinja", INDEX)
 MAX_FILE_BYTES = 64 << 20
+_TOKEN_NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 
 # What `--quant` offers: float matrices as 4-bit blocks with an 8-bit embedding, or all in 8 bits.
 QUANTIZATIONS: Mapping[str, Quantization] = {
@@ -52,11 +54,13 @@ def pack_hf(
     compile_tokenizer: Callable[[bytes], bytes],
     progress: Progress = silent,
     report: Callable[[Loss], None] = lambda loss: None,
+    framing: Framing = FROM_FILE,
 ) -> Manifest:
     """The manifest of the packed model, written to the directory `out` (replaced if it exists).
 
     `files`: those that `files_in` finds, by name. `compile_tokenizer` makes tokenizer.slm2tok of the bytes
-    of tokenizer.json. `progress` as for `pack_gguf`; `report` hears what quantising each matrix lost.
+    of tokenizer.json. `progress` as for `pack_gguf`; `report` hears what quantising each matrix lost;
+    `framing` is what the caller says about the template.
 
     Raises: FormatError `format.model_file` when the weights are not those that `spec` names,
         `format.safetensors` or `format.unsupported` for what the files hold; what `compile_tokenizer` raises.
@@ -65,7 +69,6 @@ def pack_hf(
     parsed = parse_config(config_data)
     generation = _read(files, GENERATION_CONFIG) if GENERATION_CONFIG in files else None
     eos_ids, defaults = parse_generation(generation, config_data, parsed.config.vocab_size)
-    template = _template(files)
     tokenizer_json = _read(files, TOKENIZER)
     names = weight_files(files)
     source = replace(source_entry([files[name] for name in names], spec, progress), file=names[0])
@@ -80,10 +83,12 @@ def pack_hf(
         )
         progress("tokenizer", 0, 1)
         tokenizer = compile_tokenizer(tokenizer_json)
-        n_tokens = Tokenizer.from_bytes(tokenizer).n_tokens
+        opened = Tokenizer.from_bytes(tokenizer)
+        n_tokens = opened.n_tokens
         if not max(eos_ids) < n_tokens <= parsed.config.vocab_size:
             allowed = f"more than {max(eos_ids)}, an eos id, and at most {parsed.config.vocab_size} tokens"
             raise unsupported(TOKENIZER, f"{n_tokens} tokens", allowed)
+        template = template_of(files, opened, framing)
         progress("tokenizer", 1, 1)
         facts = Facts(spec, source, parsed.config, template, eos_ids, {**defaults, **spec.defaults})
         return write_model(out, facts, tokenizer, plan, progress, report)
@@ -105,17 +110,32 @@ def _read(files: Mapping[str, Path], name: str) -> bytes:
     return data
 
 
-def _template(files: Mapping[str, Path]) -> TemplateSpec:
-    """The family of the chat template: of chat_template.jinja, or of tokenizer_config.json."""
+def template_of(files: Mapping[str, Path], tokenizer: Tokenizer, framing: Framing) -> TemplateSpec:
+    """What frames messages: the template of chat_template.jinja, or of tokenizer_config.json."""
+    config = (
+        parse_object(_read(files, TOKENIZER_CONFIG), TOKENIZER_CONFIG) if TOKENIZER_CONFIG in files else {}
+    )
     if "chat_template.jinja" in files:
         text: object = _read(files, "chat_template.jinja").decode("utf-8", "surrogateescape")
         place = "chat_template.jinja"
     else:
-        text = parse_object(_read(files, TOKENIZER_CONFIG), TOKENIZER_CONFIG).get("chat_template")
+        text = config.get("chat_template")
         place = f"{TOKENIZER_CONFIG}, chat_template"
-    if not isinstance(text, str) or any("\ud800" <= char <= "\udfff" for char in text):
-        raise unsupported(place, show(text), "one template, as text")
-    return known_template(place, text)
+    if not framing.raw and (not isinstance(text, str) or any("\ud800" <= char <= "\udfff" for char in text)):
+        raise unsupported(place, show(text), "one template, as text; or --no-template")
+    return choose(place, str(text), _special_tokens(config), tokenizer, framing)
+
+
+def _special_tokens(config: Mapping[str, object]) -> dict[str, str]:
+    """The special tokens by the names under which a template finds them."""
+    found = {}
+    for name in _TOKEN_NAMES:
+        token = config.get(name)
+        if isinstance(token, dict):
+            token = token.get("content")
+        if isinstance(token, str):
+            found[name] = token
+    return found
 
 
 def _untied(tensors: Mapping[str, SafetensorsTensor], parsed: HfConfig) -> dict[str, SafetensorsTensor]:

@@ -11,14 +11,14 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from slm2_web.compile.chat_template import FROM_FILE
 from slm2_web.compile.gguf import unsupported
-from slm2_web.compile.hfconfig import CONFIG, GENERATION_CONFIG, parse_config, parse_generation, parse_object
+from slm2_web.compile.hfconfig import CONFIG, GENERATION_CONFIG, parse_config, parse_generation
 from slm2_web.compile.models import ModelSpec
-from slm2_web.compile.pack import TOKENIZER_FILE, known_template
-from slm2_web.compile.pack_hf import TOKENIZER, TOKENIZER_CONFIG
+from slm2_web.compile.pack import TOKENIZER_FILE
+from slm2_web.compile.pack_hf import TOKENIZER, template_of
 from slm2_web.manifest import FileEntry, Manifest, manifest_bytes, parse_manifest
 from slm2_web.packed import MANIFEST_FILE
-from slm2_web.strictjson import show
 from slm2_web.tokenizer2.tokenizer import Tokenizer
 
 
@@ -41,11 +41,9 @@ def pack_text(
     eos_ids, defaults = parse_generation(
         files[GENERATION_CONFIG].read_bytes(), config_data, config.vocab_size
     )
-    template = parse_object(files[TOKENIZER_CONFIG].read_bytes(), TOKENIZER_CONFIG).get("chat_template")
-    if not isinstance(template, str):
-        raise unsupported(f"{TOKENIZER_CONFIG}, chat_template", show(template), "one template, as text")
     tokenizer = compile_tokenizer(files[TOKENIZER].read_bytes())
-    n_tokens = Tokenizer.from_bytes(tokenizer).n_tokens
+    opened = Tokenizer.from_bytes(tokenizer)
+    n_tokens = opened.n_tokens
     if not max(eos_ids) < n_tokens <= config.vocab_size:
         allowed = f"more than {max(eos_ids)}, an eos id, and at most {config.vocab_size} tokens"
         raise unsupported(TOKENIZER, f"{n_tokens} tokens", allowed)
@@ -56,7 +54,7 @@ def pack_text(
         source=weights,
         config=config,
         tokenizer=FileEntry(TOKENIZER_FILE, len(tokenizer), hashlib.sha256(tokenizer).hexdigest()),
-        template=known_template(f"{TOKENIZER_CONFIG}, chat_template", template),
+        template=template_of(files, opened, FROM_FILE),
         eos_ids=eos_ids,
         defaults={**defaults, **spec.defaults},
         weights_bytes=0,

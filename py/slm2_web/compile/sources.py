@@ -1,4 +1,4 @@
-"""Where an asset may be had: a URL, a PyPI wheel or a member of it, an npm tarball or a member of it.
+"""Where an asset may be had: a URL, a PyPI wheel, sdist or npm tarball, or a member of one of them.
 
 A registry's addresses are asked of its own client, pip or npm, so that mirrors, proxies and log-ins that
 are set up for it count. The client is also the last way to the archive itself.
@@ -25,7 +25,7 @@ CLIENT_DOWNLOAD_LIMIT_S = 1800
 
 _PIP = (sys.executable, "-m", "pip")
 # The wheel is opened, not installed: whether it fits this Python doesn't matter.
-_PIP_FLAGS = ("--no-deps", "--ignore-requires-python", "--only-binary=:all:", "--disable-pip-version-check")
+_PIP_FLAGS = ("--no-deps", "--ignore-requires-python", "--disable-pip-version-check")
 _PIP_TEMPER = ("--no-input", "-qq", "--retries", "0", "--timeout", str(CLIENT_WAIT_S))
 _NPM_TEMPER = ("--fetch-retries=0", f"--fetch-timeout={CLIENT_WAIT_S * 1000}", "--loglevel=error")
 
@@ -82,7 +82,19 @@ class PypiSource:
         return _only_file(folder)
 
     def _flags(self) -> tuple[str, ...]:
-        return (*_PIP_FLAGS, *_PIP_TEMPER, f"{self.package}=={self.version}")
+        return (*_PIP_FLAGS, *self._format(), *_PIP_TEMPER, f"{self.package}=={self.version}")
+
+    def _format(self) -> tuple[str, ...]:
+        return ("--only-binary=:all:",)
+
+
+@dataclass(frozen=True, slots=True)
+class SdistSource(PypiSource):
+    """A source archive of a PyPI package, or a member of it."""
+
+    def _format(self) -> tuple[str, ...]:
+        # pip asks the package's own build tools for its name and version, in a place of their own.
+        return ("--no-binary", self.package)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,11 @@ class Encoded:
         """How many ids at the beginning no append can change any more."""
         return self._n_stable
 
+    @property
+    def open_runs(self) -> tuple[Trusted | Untrusted, ...]:
+        """The text after them, whose ids an append may change: another `Encoded` can go on from it."""
+        return tuple(Trusted(data) if trusted else Untrusted(data) for data, trusted in self._open)
+
     def append(self, run: Run) -> int:
         """Append `run`; how many ids were kept as they are: what follows them was encoded again.
 

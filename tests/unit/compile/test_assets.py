@@ -29,7 +29,7 @@ from slm2_web.compile.assets import Asset, Fetcher, parse_assets
 from slm2_web.compile.install import install_model
 from slm2_web.compile.models import MODELS
 from slm2_web.compile.remote import Refused, Remote, RemoteFile
-from slm2_web.compile.sources import NpmSource, PypiSource, Source, UrlSource
+from slm2_web.compile.sources import NpmSource, PypiSource, SdistSource, Source, UrlSource
 from slm2_web.errors import AssetError
 
 ROOT = Path(__file__).parents[3]
@@ -393,6 +393,47 @@ def test_whole_wheel_and_a_log_in_that_only_pip_has(pypi: Origin, tmp_path: Path
     assert len(run.said) == 1  # the archive was still there
 
 
+SDIST = "/files/demo-1.0.tar.gz"
+BACKEND = """
+from pathlib import Path
+
+def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
+    folder = Path(metadata_directory) / "demo-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\\nName: demo\\nVersion: 1.0\\n")
+    (folder / "WHEEL").write_text("Wheel-Version: 1.0\\n")
+    return folder.name
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    raise NotImplementedError
+"""
+PYPROJECT = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+
+
+def make_sdist(members: dict[str, bytes]) -> bytes:
+    """A source archive `demo-1.0` whose build tools are in it."""
+    buffer = io.BytesIO()
+    files = {"PKG-INFO": b"", "pyproject.toml": PYPROJECT.encode(), "backend.py": BACKEND.encode(), **members}
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, data in files.items():
+            info = tarfile.TarInfo(f"demo-1.0/{name}")
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def test_source_archive_and_member(pypi: Origin, tmp_path: Path) -> None:
+    pypi.files["/simple/demo/"] = f'<!DOCTYPE html><a href="{SDIST}">demo-1.0.tar.gz</a>'.encode()
+    sdist = pypi.files[SDIST] = make_sdist({"a": DATA, "b": OTHER})
+    whole = make_asset(SdistSource("demo", "1.0", None), data=sdist)
+    member = make_asset(SdistSource("demo", "1.0", "demo-1.0/a"), name="member")
+    absent = make_asset(SdistSource("demo", "1.0", "demo-1.0/c"), name="absent", data=OTHER)
+    run = Run(tmp_path, whole, member, absent)
+    assert run.fetch() == sdist
+    assert run.fetch("member") == DATA
+    assert "has no demo-1.0/c" in run.fail("absent").message
+
+
 @pytest.mark.parametrize(
     ("members", "reason"),
     [
@@ -503,12 +544,14 @@ def test_an_entry_is_read() -> None:
         {"url": "https://example.org/a"},
         {"pypi": "p", "version": "1", "member": "m"},
         {"npm": "@s/n", "version": "2"},
+        {"sdist": "p", "version": "1"},
     ]
     asset = parse_assets(entry_toml(ENTRY | {"sources": sources}))["a"]
     assert asset.sources == (
         UrlSource("https://example.org/a"),
         PypiSource("p", "1", "m"),
         NpmSource("@s/n", "2", None),
+        SdistSource("p", "1", None),
     )
 
 

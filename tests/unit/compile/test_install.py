@@ -13,7 +13,7 @@ import pytest
 
 from slm2_web import cli
 from slm2_web.compile.assets import Asset, Fetcher, check_asset, parse_assets
-from slm2_web.compile.install import PUBLISHED, install_directory, install_model
+from slm2_web.compile.install import PUBLISHED, install_own, install_model
 from slm2_web.compile.models import MODELS
 from slm2_web.compile.sources import UrlSource
 from slm2_web.errors import AssetError, FormatError
@@ -112,7 +112,7 @@ def test_a_model_of_ones_own(tmp_path: Path, qwen3_json: Path) -> None:
     split_weights(made.directory, 2)
     (made.directory / "tokenizer.json").write_bytes(qwen3_json.read_bytes())
     said: list[str] = []
-    out = install_directory(made.directory, tmp_path, "mine", "CC0-1.0", "q8_0", said.append)
+    out = install_own(made.directory, tmp_path, "mine", "CC0-1.0", "q8_0", said.append)
     assert out == tmp_path / "build" / "models" / "mine"
     model = PackedModel.open(out)
     assert model.manifest.tensors["layers.0.ffn_down"].type == "q8_0"

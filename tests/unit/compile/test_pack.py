@@ -18,8 +18,9 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from slm2_web.compile.chat_template import CHAT_TEMPLATES
 from slm2_web.compile.models import MODELS
-from slm2_web.compile.pack import CHAT_TEMPLATES, pack_gguf
+from slm2_web.compile.pack import pack_gguf
 from slm2_web.compile.quantize import dequantize_planes
 from slm2_web.compile.weights import half_split_rows, inverse_frequencies, nearest_f32
 from slm2_web.errors import FormatError
@@ -365,15 +366,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "format.unsupported",
         "add_bos_token",
     ),
-    "another template": (
-        {"metadata": {"tokenizer.chat_template": CHAT_TEMPLATE + " "}},
+    "a template that can't be compiled": (
+        {"metadata": {"tokenizer.chat_template": "x\n{{ messages | from_json }}"}},
         "format.unsupported",
-        "tokenizer.chat_template",
+        "key 'tokenizer.chat_template', line 2: found the filter from_json",
     ),
-    "no template": (
-        {"metadata": {"tokenizer.chat_template": None}},
-        "format.gguf",
-        "tokenizer.chat_template",
+    "a template that fails": (
+        {"metadata": {"tokenizer.chat_template": "{{ messages.x.y }}"}},
+        "format.unsupported",
+        "key 'tokenizer.chat_template', canary 0: found a refusal of a plain question",
     ),
     "attention bias": (
         {"tensors": {"blk.0.attn_q.bias": np.zeros(64, np.float32)}},

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from slm2_web.compile.assets import Fetcher, parse_assets
-from slm2_web.compile.install import QUANTIZATION_NAMES, install_directory, install_model
+from slm2_web.compile.install import QUANTIZATION_NAMES, install_model, install_own
 from slm2_web.compile.pack_hf import DEFAULT_QUANTIZATION, QUANTIZATIONS, pack_hf
 from slm2_web.compile.quantize import dequantize_planes
 from slm2_web.compile.weights import SAFETENSORS, Loss
@@ -246,8 +246,8 @@ def test_a_file_that_is_missing(tmp_path: Path, file: str) -> None:
     assert file in caught.value.message
 
 
-@pytest.mark.parametrize("template", [None, "{{ messages }}", [{"name": "default"}], "\ud800"])
-def test_a_template_that_we_do_not_know(tmp_path: Path, template: Any) -> None:
+@pytest.mark.parametrize("template", [None, "{{ messages | from_json }}", [{"name": "default"}], "\ud800"])
+def test_a_template_that_is_none_or_cannot_be_compiled(tmp_path: Path, template: Any) -> None:
     made = make_tiny_hf(tmp_path / "hf", "llama")
     (made.directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
     with pytest.raises(FormatError, match=r"^format\.unsupported: tokenizer_config\.json, chat_template"):
@@ -289,7 +289,7 @@ def test_files_of_ones_own_folder_are_checked(tmp_path: Path) -> None:
 def test_a_models_name_is_plain_and_its_own(tmp_path: Path, name: str) -> None:
     made = make_tiny_hf(tmp_path / "hf", "qwen3")
     with pytest.raises(InputError, match=r"^input\.model"):
-        install_directory(made.directory, tmp_path, name, "CC0-1.0", "q8_0", print)
+        install_own(made.directory, tmp_path, name, "CC0-1.0", "q8_0", print)
 
 
 MEMORY = """
