@@ -45,6 +45,7 @@ worker.addEventListener("message", async ({ data }) => {
 /** @param {Channels["page_to_loader"]} request */
 async function load(request) {
   const start = performance.now();
+  const awaited = new Promise((resolve) => (request.port.onmessage = resolve));
   /** @type {Progress | null} */
   let progress = null;
   const files = await ModelFiles.open(request, {
@@ -99,6 +100,7 @@ async function load(request) {
   const transfer = [manifest, tokenizer.view, weights.view]
     .map((view) => view.buffer)
     .filter((buffer) => buffer instanceof ArrayBuffer);
+  await awaited; // worker.js, receiveModel
   request.port.postMessage(message, transfer);
   await files.tidy(site.models).catch(console.warn);
 }

@@ -105,7 +105,7 @@ async function load({ site: pageSite, root: rootUrl, executor, control: words, p
     checkSite(pageSite, site.version, "worker");
     return boot(root, site, tellProgress);
   });
-  const [booted, model] = await Promise.all([booting, receiveModel(port)]);
+  const [booted, model] = await Promise.all([booting, booting.then(() => receiveModel(port))]);
   const { manifest, tokenizer, tokenizer_memory: tokenizerMemory, weights, memory, stats } = model;
   const files = { manifest, tokenizer, tokenizerMemory, weights, memory };
   const loading = booted.engine.load(files, executor, tellProgress);
@@ -132,7 +132,9 @@ async function checkNothingChanged(root, version) {
   if (site) checkSite(version, site.version, "worker");
 }
 
-/** The loader's message, which may be there before anybody waits for it. @param {MessagePort} port
+/** The loader's message, which it sends when it hears that somebody waits for it: Firefox can't read a message
+ * with shared memory any more that has lain in a port while this worker was busy booting Python.
+ * @param {MessagePort} port
  * @returns {Promise<import("./protocol.js").ModelMessage>} */
 function receiveModel(port) {
   return new Promise((resolve, reject) => {
@@ -144,6 +146,8 @@ function receiveModel(port) {
         reject(error);
       }
     };
+    port.onmessageerror = () => reject(new ProtocolError("protocol.message", "loader: the model could not be read"));
+    port.postMessage(null);
   });
 }
 

@@ -93,7 +93,7 @@ class Call:
     error: str | None
 
     def as_json(self) -> dict[str, Any]:
-        """`{"name", "arguments"}`, both strings; or `{"text", "error"}`, the text with `\\x…` for no UTF-8."""
+        """`{"name", "arguments"}`, both strings; or `{"text", "error"}`, with `\\x…` for what is no UTF-8."""
         if self.call is not None:
             return {
                 "name": self.call.name.decode("utf-8"),

@@ -92,17 +92,20 @@ class Delta:
 class Timings:
     """Wall-clock times; never part of a comparison.
 
-    `decode_ms[i]`: from asking for the i-th generated id to having it; its forward pass, except for the
-    first, whose logits come from the prefill.
+    `decode_ms[i]`: from having the generated id before (of the first: from the end of the prefill) to having
+    the i-th: handing out the one before, the forward pass, sampling. Their sum is the wall time.
+    `kernel_ms[i]`: what of it the kernels' own call took; of the first 0: its logits come from the prefill.
     """
 
     prefill_ms: float = 0.0
     prefill_tokens: int = 0
     reused_tokens: int = 0
     decode_ms: list[float] = field(default_factory=list)
+    prefill_kernel_ms: float = 0.0
+    kernel_ms: list[float] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """Milliseconds with three decimals."""
+        """Milliseconds with three decimals, as a transcript holds them: without those of the kernels."""
         return {
             "prefill_ms": round(self.prefill_ms, 3),
             "prefill_tokens": self.prefill_tokens,
@@ -249,11 +252,13 @@ class Session:
             chunk = prompt[pos : pos + self._executor.max_chunk_tokens]
             logits = await self._forward(turn, chunk, want_logits=pos + len(chunk) == len(prompt))
             timings.prefill_tokens += len(chunk)
+            timings.prefill_kernel_ms += self._executor.kernel_ms
             timings.prefill_ms = (time.perf_counter() - start) * 1e3
             yield Prefill(len(self._cached_ids), len(prompt))
 
         reason: Reason | None = "cancelled" if cancelled() else None
         detail: Mapping[str, Any] = {}
+        kernel_ms = 0.0
         start = time.perf_counter()
         while reason is None:
             self._check_turn(turn)
@@ -262,7 +267,10 @@ class Session:
             token_id = sample(logits, prompt, generated, params, self._tokenizer.n_tokens).id
             digests.append(digest(logits))
             generated.append(token_id)
-            timings.decode_ms.append((time.perf_counter() - start) * 1e3)
+            now = time.perf_counter()
+            timings.decode_ms.append((now - start) * 1e3)
+            timings.kernel_ms.append(kernel_ms)
+            start = now
             data = self._tokenizer.token_bytes(token_id)
             yield Token(token_id, data)
 
@@ -289,8 +297,8 @@ class Session:
             elif cancelled():
                 reason = "cancelled"
             else:
-                start = time.perf_counter()
                 logits = await self._forward(turn, [token_id], want_logits=True)
+                kernel_ms = self._executor.kernel_ms
                 if cancelled():
                     reason = "cancelled"
 

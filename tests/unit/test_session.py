@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,6 +64,7 @@ class HashExecutor:
     calls: list[tuple[int, ...]] = field(default_factory=list)
     name: str = "hash"
     adapter: str = "sha256"
+    kernel_ms: float = 0.0
 
     @property
     def pos(self) -> int:
@@ -143,6 +145,22 @@ def check(events: Sequence[Event], done: Done) -> None:
     assert len(done.generated_ids) == len(done.logit_digests) == len(done.timings.decode_ms)
     assert sum(isinstance(event, Done) for event in events) == 1
     json.dumps([done.detail, done.timings.as_json()])
+
+
+def test_times_of_steps_are_wall_times_and_what_of_them_the_kernels_took() -> None:
+    """A step lasts from one id to the next, so what is done with an id meanwhile counts."""
+    executor = ScriptExecutor(script=(1, 2, 3, 0), kernel_ms=2.5)
+    done = collect(
+        Session(LETTERS, executor, {0}),
+        [5],
+        params(temperature=0),
+        watch=lambda event: time.sleep(0.02) if isinstance(event, Token) else None,
+    )[1]
+    assert done.timings.kernel_ms == [0.0, 2.5, 2.5, 2.5]
+    assert done.timings.prefill_kernel_ms == 2.5
+    first, *steps = done.timings.decode_ms
+    assert min(steps) >= 19
+    assert first < min(steps)
 
 
 def comparable(done: Done) -> tuple[Any, ...]:

@@ -27,6 +27,8 @@ const N_WORDS = Object.keys(WORDS).length;
 const LEAVE_MS = 5000;
 
 export class Pool {
+  /** Milliseconds that the last pass spent in the kernels. */
+  kernelMs = 0;
   /** @type {WebAssembly.Memory} */
   memory;
   /** @type {WebAssembly.Exports & Record<string, any>} */
@@ -140,7 +142,10 @@ export class Pool {
       Atomics.add(this.#words, WORDS.generation, 1);
       Atomics.notify(this.#words, WORDS.generation);
     }
-    if (!runThread(this.#exports, areas, ops, nOps, 0, this.nThreads)) {
+    const start = performance.now();
+    const done = runThread(this.#exports, areas, ops, nOps, 0, this.nThreads);
+    this.kernelMs = performance.now() - start;
+    if (!done) {
       this.dispose();
       throw new DeviceError("device.worker", "a thread did not do its part of a pass");
     }

@@ -1,16 +1,31 @@
-"""Jobs in Chromium: each is one message to a fresh worker, and its answer or the reason why there is none."""
+"""Browsers that benches measure in: found, started on a profile of their own, and asked for their memory."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from slm2_web.compile import serve
 
-# Runs in the page. A worker that is late is ended, whatever it does.
+BROWSERS: Final[Mapping[str, str]] = {"chromium": "Chromium", "firefox": "Firefox"}
+# Playwright does not start Firefox on a profile by WebDriver BiDi.
+KEEPS_PROFILE: Final = ("chromium",)
+
+# Chromium offers its software adapter only when asked to.
+_CHROMIUM_ARGS: Final = ["--enable-unsafe-webgpu"]
+_FIREFOX_PREFS: Final[dict[str, str | float | bool]] = {
+    "dom.webgpu.enabled": True,
+    "dom.webgpu.workers.enabled": True,
+    "gfx.webgpu.ignore-blocklist": True,
+}
+
+# Run in a page; whoever is late is ended or left, whatever it does.
 _RUN_JOB = """({script, request, limit_ms}) => new Promise((resolve) => {
   const worker = new Worker(script, { type: "module" });
   const end = (answer) => { clearTimeout(timer); worker.terminate(); resolve(answer); };
@@ -19,29 +34,83 @@ _RUN_JOB = """({script, request, limit_ms}) => new Promise((resolve) => {
   worker.onerror = (event) => end({ error: event.message || "the worker did not start" });
   worker.postMessage(request);
 })"""
+_CALL = """async ({module, name, request, limit_ms}) => {
+  const work = import(new URL(module, document.baseURI).href).then((exports) => exports[name](request));
+  const late = new Promise((resolve) =>
+    setTimeout(() => resolve({ error: `not done after ${limit_ms / 1000} s` }), limit_ms));
+  const answer = work.then((value) => ({ ...value, now_ms: performance.now() }))
+    .catch((error) => ({ error: `${error}` }));
+  return Promise.race([answer, late]);
+}"""
 
 
 class NoBrowser(Exception):
     """Nothing can be measured in a browser here; the message says why."""
 
 
-class Chromium:
-    """A page that runs jobs."""
+class Tab:
+    """An open page."""
 
-    def __init__(self, page: Any, version: str) -> None:
-        self._page = page
-        self.version = version
+    def __init__(self, page: Any) -> None:
+        self.page = page
 
-    def run(self, script: str, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
-        """The answer of the worker `script`; `{"error": ...}` when it fails or is late."""
+    def job(self, script: str, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+        """The answer of a fresh worker of `script`; `{"error": ...}` when it fails or is late."""
         argument = {"script": script, "request": dict(request), "limit_ms": round(limit_s * 1000)}
-        answer: dict[str, Any] = self._page.evaluate(_RUN_JOB, argument)
+        answer: dict[str, Any] = self.page.evaluate(_RUN_JOB, argument)
+        return answer
+
+    def call(self, module: str, name: str, request: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+        """What an export of a module of the page answers, with `now_ms`, the time since the page was opened;
+        `{"error": ...}` when it fails or is late."""
+        argument = {
+            "module": module,
+            "name": name,
+            "request": dict(request),
+            "limit_ms": round(limit_s * 1000),
+        }
+        answer: dict[str, Any] = self.page.evaluate(_CALL, argument)
+        return answer
+
+    def poll(self, condition: str, limit_s: float) -> dict[str, Any]:
+        """What a JavaScript function gives when it gives anything; `{"error": ...}` when that is late."""
+        from playwright.sync_api import TimeoutError as Late
+
+        try:
+            found = self.page.wait_for_function(condition, timeout=1000 * limit_s)
+        except Late:
+            return {"error": f"not done after {limit_s:g} s"}
+        answer: dict[str, Any] = found.json_value()
         return answer
 
 
+class Browser:
+    """A running browser on one profile."""
+
+    def __init__(self, name: str, context: Any, version: str, before: frozenset[int]) -> None:
+        self.name = name
+        self.title = BROWSERS[name]
+        self.version = version
+        self._context = context
+        self._before = before
+
+    def open(self, url: str) -> Tab:
+        """A new tab on `url`, loaded."""
+        page = self._context.new_page()
+        page.set_default_timeout(0)
+        page.goto(url)
+        return Tab(page)
+
+    def memory_bytes(self) -> int | None:
+        """What its processes take, each shared page counted once (Linux: proportional set size), or None."""
+        if sys.platform != "linux":
+            return None
+        return sum(_pss_bytes(pid) for pid in _descendants() - self._before)
+
+
 @contextmanager
-def chromium(folder: Path) -> Iterator[Chromium]:
-    """Chromium on a page of `folder`, which is served with cross-origin isolation for exact clocks.
+def started(name: str, profile: Path | None = None) -> Iterator[Browser]:
+    """The browser of that name, on a profile's folder if it takes one (KEEPS_PROFILE), else on a fresh one.
 
     Raises: NoBrowser.
     """
@@ -49,23 +118,72 @@ def chromium(folder: Path) -> Iterator[Chromium]:
         from playwright.sync_api import Error, sync_playwright
     except ImportError:
         raise NoBrowser("PyPI playwright is not installed") from None
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as fresh, sync_playwright() as driver:
+        before = _descendants()
+        try:
+            if name == "chromium":
+                own = Path(driver.chromium.executable_path)
+                found = str(own) if own.exists() else shutil.which("chromium")
+                if found is None:
+                    raise NoBrowser("no Chromium is installed")
+                context = driver.chromium.launch_persistent_context(
+                    str(profile or fresh), executable_path=found, args=_CHROMIUM_ARGS, chromium_sandbox=False
+                )
+            else:
+                found = shutil.which("firefox-esr") or shutil.which("firefox")
+                if found is None:
+                    raise NoBrowser("no Firefox is installed")
+                # Debian's Firefox speaks WebDriver BiDi alone.
+                context = driver.firefox.launch(
+                    channel="moz-firefox", executable_path=found, firefox_user_prefs=_FIREFOX_PREFS
+                ).new_context()
+        except Error as error:
+            line = error.message.splitlines()[0]
+            raise NoBrowser(f"{BROWSERS[name]} does not start: {line}") from None
+        try:
+            version = context.browser.version if context.browser else ""
+            yield Browser(name, context, version, before)
+        finally:
+            context.close()
+            if context.browser:
+                context.browser.close()
+
+
+@contextmanager
+def chromium(folder: Path) -> Iterator[tuple[Tab, str]]:
+    """A tab of Chromium on `folder`, served with cross-origin isolation for exact clocks; the version.
+
+    Raises: NoBrowser.
+    """
     server = serve.start(folder)
     try:
-        with sync_playwright() as driver:
-            own = Path(driver.chromium.executable_path)
-            found = str(own) if own.exists() else shutil.which("chromium")
-            if found is None:
-                raise NoBrowser("no Chromium is installed")
-            try:
-                browser = driver.chromium.launch(executable_path=found, chromium_sandbox=False)
-            except Error as error:
-                raise NoBrowser(f"Chromium does not start: {error.message.splitlines()[0]}") from None
-            try:
-                page = browser.new_page()
-                page.set_default_timeout(0)
-                page.goto(server.url)
-                yield Chromium(page, browser.version)
-            finally:
-                browser.close()
+        with started("chromium") as browser:
+            yield browser.open(server.url), browser.version
     finally:
         server.close()
+
+
+def _descendants() -> frozenset[int]:
+    """The processes that this one has started, and theirs; none where the system does not tell."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text("utf-8", "replace").rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended
+        children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    found: set[int] = set()
+    queue = [os.getpid()]
+    while queue:
+        fresh = children.get(queue.pop(), [])
+        found |= set(fresh)
+        queue += fresh
+    return frozenset(found)
+
+
+def _pss_bytes(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text("utf-8").splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,10 +15,17 @@ from slm2_web.compile.vocabulary import byte_alphabet
 
 _LIST: Final = Path(__file__).with_name("peers.toml")
 
-# Peer -> (asset, folder in the page, members of its tarball).
-_MEMBERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
-    "huggingface": ("huggingface-tokenizers-js", ("package/dist/tokenizers.min.mjs",)),
-    "tiktoken": ("tiktoken-wasm", ("package/lite/tiktoken_bg.js", "package/lite/tiktoken_bg.wasm")),
+# Peer, and its folder in the page -> (asset, pattern of the members of its tarball).
+_MEMBERS: Final[Mapping[str, tuple[str, str]]] = {
+    "huggingface": ("huggingface-tokenizers-js", r"package/dist/tokenizers\.min\.mjs"),
+    "tiktoken": ("tiktoken-wasm", r"package/lite/tiktoken_bg\.(js|wasm)"),
+    "wllama": ("wllama", r"package/esm/(index\.min\.js|wasm/wllama\.wasm)"),
+    "transformers": ("transformers-js", r"package/dist/transformers\.web\.min\.js"),
+    "onnxruntime-web": (
+        "onnxruntime-web",
+        r"package/dist/(ort\.webgpu\.bundle\.min\.mjs|ort-wasm-simd-threaded\.asyncify\.(mjs|wasm))",
+    ),
+    "onnxruntime-common": ("onnxruntime-common", r"package/dist/esm/.*\.js"),
 }
 
 
@@ -33,14 +41,15 @@ def lay_out(peer: str, fetcher: Fetcher, page: Path) -> None:
     Raises: AssetError.
     """
     asset, members = _MEMBERS[peer]
+    pattern = re.compile(members)
     own = Fetcher(parse_assets(_LIST.read_text("utf-8")), fetcher.cache, fetcher.folders)
     folder = page / peer
     folder.mkdir()
     with tarfile.open(own.fetch(asset), "r:gz") as archive:
-        for member in members:
+        for member in filter(lambda info: pattern.fullmatch(info.name), archive.getmembers()):
             file = archive.extractfile(member)
-            assert file is not None, member
-            (folder / Path(member).name).write_bytes(file.read())
+            assert file is not None, member.name
+            (folder / Path(member.name).name).write_bytes(file.read())
 
 
 def as_tiktoken(tokenizer_json: bytes) -> dict[str, Any]:

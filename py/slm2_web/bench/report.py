@@ -110,13 +110,13 @@ td { font-variant-numeric: tabular-nums; }
 svg { display: block; width: 100%; height: auto; margin: 0.5rem 0; }
 svg text { fill: var(--ink); font: 12px system-ui, "DejaVu Sans", sans-serif; }
 svg .soft { fill: var(--soft); } svg .bar { fill: var(--bar); } svg .ours { fill: var(--ours); }
-svg line { stroke: var(--line); }
+svg .mark { stroke: var(--soft); }
 """
 
 _NOT_MET: Final = "not met"
 
-# A plot's width and its column for names, in SVG units.
-_WIDTH, _NAMES, _VALUES, _ROW = 760, 230, 90, 20
+# A plot's width, its columns for names and values, a row and a letter of a name, in SVG units.
+_WIDTH, _NAMES, _MAX_NAMES, _VALUES, _ROW, _LETTER = 760, 230, 400, 100, 20, 6.6
 
 
 def page(report: Report) -> str:
@@ -173,40 +173,48 @@ def _remark(figure: Figure) -> str:
 
 
 def _plot(figures: Sequence[Figure]) -> str:
-    """Horizontal bars; the scale is logarithmic when the largest value is more than 20 times the smallest."""
-    values = [f.value for f in figures if f.value]
-    if not values:
+    """Horizontal bars with a mark for each sample. The scale is logarithmic for speeds of which the largest
+    is more than 20 times the smallest. Nothing, where nothing was measured."""
+    if all(f.value is None for f in figures):
         return ""
-    low, high = min(values), max(values)
-    is_log = high > 20 * low
+    shown = [v for f in figures for v in (f.value, *f.samples) if v is not None and v > 0] or [1.0]
+    low, high = min(shown), max(shown)
+    is_log = figures[0].unit.endswith("/s") and high > 20 * low
     height = _ROW * len(figures) + 18
-    space = _WIDTH - _NAMES - _VALUES
+    names = min(max(_NAMES, int(_LETTER * max(len(f.subject) for f in figures))), _MAX_NAMES)
+    space = _WIDTH - names - _VALUES
 
     def length(value: float) -> float:
-        if not is_log:
-            return space * value / high
-        return space * (0.1 + 0.9 * math.log(value / low) / math.log(high / low))
+        share = 0.1 + 0.9 * math.log(value / low) / math.log(high / low) if is_log else value / high
+        return space * min(max(share, 0.0), 1.0)
 
     label = html.escape(", ".join(f"{f.subject}: {_number(f)}" for f in figures), quote=True)
     parts = [f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{label}">']
     for row, figure in enumerate(figures):
         y = row * _ROW
         parts.append(f'<text x="0" y="{y + 14}">{_text(figure.subject)}</text>')
-        width = length(figure.value) if figure.value else 0.0
+        width = length(figure.value) if figure.value and figure.value > 0 else 0.0
         kind = "ours" if figure.subject.startswith("slm2") else "bar"
         parts.append(
-            f'<rect class="{kind}" x="{_NAMES}" y="{y + 3}" width="{width:.1f}" height="{_ROW - 7}"/>'
+            f'<rect class="{kind}" x="{names}" y="{y + 3}" width="{width:.1f}" height="{_ROW - 7}"/>'
         )
-        parts.append(f'<text x="{_NAMES + width + 6:.1f}" y="{y + 14}">{_text(_number(figure))}</text>')
+        marks = [names + length(sample) for sample in figure.samples if sample > 0]
+        if len(marks) > 1:
+            lines = "".join(f"M{x:.1f} {y + 1}v{_ROW - 3}" for x in marks)
+            parts.append(f'<path class="mark" d="{lines}"/>')
+        end = max([names + width, *marks]) + 6
+        parts.append(f'<text x="{end:.1f}" y="{y + 14}">{_text(_number(figure))}</text>')
     scale = "logarithmic scale" if is_log else "linear scale"
     unit = figures[0].unit
-    parts.append(f'<text class="soft" x="{_NAMES}" y="{height - 4}">{_text(unit)}, {scale}</text></svg>')
+    parts.append(f'<text class="soft" x="{names}" y="{height - 4}">{_text(unit)}, {scale}</text></svg>')
     return "".join(parts)
 
 
 def _number(figure: Figure) -> str:
     if figure.value is None:
         return "none"
+    if figure.value == 0:
+        return f"0 {figure.unit}"
     digits = 0 if figure.value >= 100 else 1 if figure.value >= 10 else 2 if figure.value >= 0.1 else 4
     return f"{figure.value:.{digits}f} {figure.unit}"
 

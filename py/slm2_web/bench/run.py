@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from slm2_web.bench import tokenizer
+from slm2_web.bench import forward, load, tokenizer
 from slm2_web.bench.report import Report, write_reports
 from slm2_web.compile.assets import Fetcher
+from slm2_web.compile.install import install_model
+
+DEFAULT_MODEL: Final = "smollm2-135m"
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What every bench is told. command: what a reader types to measure again."""
+    """What every bench is told. command: what a reader types to measure again; model: a packed model's folder
+    for the benches that load one, else the default one; executors: of forward.EXECUTORS."""
 
     root: Path
     command: str
@@ -22,6 +26,9 @@ class Settings:
     has_peers: bool = True
     has_browser: bool = True
     is_quick: bool = False
+    model: Path | None = None
+    browsers: tuple[str, ...] = ("chromium",)
+    executors: tuple[str, ...] = forward.DEFAULT_EXECUTORS
 
 
 def _tokenizer(settings: Settings) -> Report:
@@ -34,7 +41,40 @@ def _tokenizer(settings: Settings) -> Report:
     )
 
 
-BENCHES: Final[Mapping[str, Callable[[Settings], Report]]] = {tokenizer.NAME: _tokenizer}
+def _model(settings: Settings, fetcher: Fetcher) -> Path:
+    """The packed model's folder."""
+    return settings.model or install_model(DEFAULT_MODEL, settings.root, fetcher, settings.say)
+
+
+def _browsers(settings: Settings) -> tuple[str, ...]:
+    return settings.browsers if settings.has_browser else ()
+
+
+def _forward(settings: Settings) -> Report:
+    fetcher = Fetcher.from_environment(settings.root)
+    options = forward.Options(
+        browsers=_browsers(settings), executors=settings.executors, has_peers=settings.has_peers
+    )
+    if settings.is_quick:
+        options = replace(options, lengths=(37,), n_tokens=8, repeats=1, is_quick=True)
+    model = _model(settings, fetcher)
+    return forward.bench(model, settings.root, fetcher, options, command=settings.command, say=settings.say)
+
+
+def _load(settings: Settings) -> Report:
+    fetcher = Fetcher.from_environment(settings.root)
+    options = load.Options(browsers=_browsers(settings), has_peers=settings.has_peers)
+    if settings.is_quick:
+        options = replace(options, repeats=1)
+    model = _model(settings, fetcher)
+    return load.bench(model, settings.root, fetcher, options, command=settings.command, say=settings.say)
+
+
+BENCHES: Final[Mapping[str, Callable[[Settings], Report]]] = {
+    tokenizer.NAME: _tokenizer,
+    forward.NAME: _forward,
+    load.NAME: _load,
+}
 
 
 def run_benches(names: Sequence[str], out: Path, settings: Settings) -> list[Report]:

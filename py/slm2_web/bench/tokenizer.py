@@ -131,12 +131,12 @@ def bench(
         browser_subjects = [s for s in SUBJECTS if s.where == "Chromium" and s not in missing]
         if browser_subjects:
             try:
-                with chromium(folder) as browser:
-                    versions["Chromium"] = browser.version
+                with chromium(folder) as (tab, found):
+                    versions["Chromium"] = found
 
                     def in_browser(subject: Subject, text: Text, passes: int) -> dict[str, Any]:
                         request = _request(subject, text, passes, options)
-                        return browser.run("tokenizer_job.js", request, options.limit_s)
+                        return tab.job("tokenizer_job.js", request, options.limit_s)
 
                     answers |= _measure(browser_subjects, corpus, options, say, in_browser)
             except NoBrowser as error:

@@ -316,6 +316,8 @@ class Engine:
             "prompt_tokens": len(prompt.ids),
             "generated_tokens": len(done.generated_ids),
             **done.timings.as_json(),
+            "prefill_kernel_ms": round(done.timings.prefill_kernel_ms, 3),
+            "kernel_ms": [round(ms, 3) for ms in done.timings.kernel_ms],
         }
         text = transcript.write(record).decode("utf-8")
         return {"reason": done.reason, "detail": dict(done.detail), "transcript": text, "stats": stats}

@@ -64,6 +64,12 @@ class PoolBackend:
         except JsException as error:
             raise device_error(error) from None
 
+    @property
+    def kernel_ms(self) -> float:
+        """See WasmBackend."""
+        ms: float = self._pool.kernelMs
+        return ms
+
     def dispose(self) -> None:
         """Stop the threads."""
         self._pool.dispose()

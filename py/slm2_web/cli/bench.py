@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -10,21 +11,79 @@ import click
 
 from slm2_web.cli.stdio import EXIT_DONE, EXIT_NO, say, write
 
-BENCH_NAMES: Final = ("tokenizer",)  # those of bench/run.py, which only this command loads
+# Those of bench/run.py, bench/browser.py and bench/forward.py, which only this command loads.
+BENCH_NAMES: Final = ("tokenizer", "forward", "load")
+BROWSER_NAMES: Final = ("chromium", "firefox")
+EXECUTOR_NAMES: Final = ("wasm", "wasm-plain", "webgpu")
+DEFAULT_BROWSERS: Final = "chromium"
+DEFAULT_EXECUTORS: Final = "wasm,wasm-plain"
+
+
+def _names(
+    allowed: Sequence[str],
+) -> Callable[[click.Context, click.Parameter, str], tuple[str, ...]]:
+    """A callback: names of a table, separated by commas."""
+
+    def parse(_context: click.Context, _option: click.Parameter, value: str) -> tuple[str, ...]:
+        names = tuple(dict.fromkeys(value.split(",")))
+        for name in names:
+            if name not in allowed:
+                raise click.BadParameter(f"found {name!r}; allowed: {', '.join(allowed)}")
+        return names
+
+    return parse
 
 
 @click.command()
-@click.option("--only", "names", multiple=True, type=click.Choice(BENCH_NAMES), help="Benches; default: all.")
+@click.option(
+    "--only",
+    "names",
+    metavar="NAME,...",
+    default=",".join(BENCH_NAMES),
+    show_default=True,
+    callback=_names(BENCH_NAMES),
+    help="Which benches.",
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     required=True,
     help="The folder of the reports.",
 )
+@click.option(
+    "--browsers",
+    metavar="NAME,...",
+    default=DEFAULT_BROWSERS,
+    show_default=True,
+    callback=_names(BROWSER_NAMES),
+    help=f"Browsers of `forward` and `load`: {', '.join(BROWSER_NAMES)}.",
+)
+@click.option(
+    "--executors",
+    metavar="NAME,...",
+    default=DEFAULT_EXECUTORS,
+    show_default=True,
+    callback=_names(EXECUTOR_NAMES),
+    help="Executors of `forward`: wasm on all cores, wasm-plain on one without isolation, webgpu.",
+)
+@click.option(
+    "--model",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="A packed model's folder for `forward` and `load`; default: smollm2-135m.",
+)
 @click.option("--no-peers", is_flag=True, help="Measure nobody but ourselves; fetch nothing for it.")
-@click.option("--no-browser", is_flag=True, help="Measure nothing in Chromium.")
+@click.option("--no-browser", is_flag=True, help="Measure nothing in a browser.")
 @click.option("--quick", is_flag=True, help="Small inputs: shows that it works, not how fast.")
-def bench(names: tuple[str, ...], out: Path, no_peers: bool, no_browser: bool, quick: bool) -> int:
+def bench(
+    names: tuple[str, ...],
+    out: Path,
+    browsers: tuple[str, ...],
+    executors: tuple[str, ...],
+    model: Path | None,
+    no_peers: bool,
+    no_browser: bool,
+    quick: bool,
+) -> int:
     """Measure, and write the figures as JSON and as a page with plots.
 
     \b
@@ -37,12 +96,31 @@ def bench(names: tuple[str, ...], out: Path, no_peers: bool, no_browser: bool, q
     from slm2_web.bench.report import PAGE_FILE, RESULTS_FILE
     from slm2_web.bench.run import Settings, run_benches
 
-    chosen = list(dict.fromkeys(names or BENCH_NAMES))
+    lists = {
+        "--only": (",".join(names), ",".join(BENCH_NAMES)),
+        "--browsers": (",".join(browsers), DEFAULT_BROWSERS),
+        "--executors": (",".join(executors), DEFAULT_EXECUTORS),
+    }
     flags = {"--no-peers": no_peers, "--no-browser": no_browser, "--quick": quick}
-    words = [*(f"--only {name}" for name in names), "--out DIR", *(flag for flag, on in flags.items() if on)]
-    root = Path(__file__).resolve().parents[3]
-    settings = Settings(root, " ".join(["slm2-web bench", *words]), say, not no_peers, not no_browser, quick)
-    reports = run_benches(chosen, out, settings)
+    words = [
+        "slm2-web bench",
+        *(f"{option} {found}" for option, (found, default) in lists.items() if found != default),
+        *(["--model DIR"] if model else []),
+        "--out DIR",
+        *(flag for flag, on in flags.items() if on),
+    ]
+    settings = Settings(
+        root=Path(__file__).resolve().parents[3],
+        command=" ".join(words),
+        say=say,
+        has_peers=not no_peers,
+        has_browser=not no_browser,
+        is_quick=quick,
+        model=model,
+        browsers=browsers,
+        executors=executors,
+    )
+    reports = run_benches(names, out, settings)
     answers = [
         {
             "bench": report.bench,

@@ -106,7 +106,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.etags: dict[Path, tuple[tuple[int, int, int], str]] = {}
         if ":" in host:
             self.address_family = socket.AF_INET6
-        super().__init__((host, port), _Handler)
+        super().__init__((host, port), Handler)
 
     @property
     def port(self) -> int:
@@ -187,7 +187,7 @@ def start(
     return server
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
+class Handler(http.server.BaseHTTPRequestHandler):
     server: Server
     protocol_version = "HTTP/1.1"
     # Headers and body leave in separate writes; waiting to join them costs 40 ms an answer.

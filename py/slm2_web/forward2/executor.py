@@ -35,6 +35,10 @@ class Executor(Protocol):
     def pos(self) -> int:
         """Ids in the KV cache."""
 
+    @property
+    def kernel_ms(self) -> float:
+        """Milliseconds that the last `forward` spent in the kernels' own call."""
+
     async def forward(self, ids: Sequence[int], *, want_logits: bool) -> NDArray[np.float32] | None:
         """Append `ids` at `pos`; the logits after the last one, f32[vocab_size], if they are wanted.
 
@@ -53,6 +57,7 @@ class PlanExecutor:
         self.max_seq_len = plan.max_seq_len
         self.max_chunk_tokens = plan.max_chunk_tokens
         self.pos = 0
+        self.kernel_ms = 0.0
 
     def check_step(self, ids: Sequence[int]) -> None:
         """Assert that a step fits the plan; the session keeps to this.

@@ -7,6 +7,7 @@ There are two backends: `bridge/webgpu.py` (the browser's WebGPU through pyodide
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -165,6 +166,8 @@ class GpuExecutor(PlanExecutor):
         # Without logits, 16 bytes are read all the same: the call returns when the work is done, so that
         # progress is honest and a cancel finds a short queue.
         size = self.plan.vocab_size * 4 if want_logits else 16
+        start = time.perf_counter()
         values = await self._backend.run(programs, step, ids, "logits", size)
+        self.kernel_ms = (time.perf_counter() - start) * 1e3
         self.pos += len(ids)
         return values if want_logits else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -56,6 +57,7 @@ class NativeWasmBackend:
             (store, wasmtime.Instance(store, module, [self._memory]).exports(store)) for store in stores
         ]
         self._pool = ThreadPoolExecutor(self.n_threads)
+        self.kernel_ms = 0.0
         self._end: int = WEIGHTS_BASE + weights.size
         self.write(WEIGHTS_BASE, weights)
 
@@ -115,7 +117,9 @@ class NativeWasmBackend:
                 self.write(areas.stop, b"\1\0\0\0")
                 raise
 
+        start = time.perf_counter()
         list(self._pool.map(work, range(self.n_threads)))
+        self.kernel_ms = (time.perf_counter() - start) * 1e3
         logits: F32 = self._bytes()[areas.logits : areas.logits + size].view(np.float32).copy()
         return logits
 

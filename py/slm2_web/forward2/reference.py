@@ -8,6 +8,7 @@ every sum stays below 2^24, whatever the order.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -352,11 +353,14 @@ class ReferenceExecutor(PlanExecutor):
         """See forward2/executor.py."""
         step = Step(len(ids), self.pos)
         self.check_step(ids)
+        start = time.perf_counter()
         self._buffers["ids"].view(np.uint32)[: len(ids)] = ids
         run(self.plan.decode if len(ids) == 1 else self.plan.prefill, self._buffers, step)
         self.pos = step.seq_len
+        if want_logits:
+            run(self.plan.logits, self._buffers, step)
+        self.kernel_ms = (time.perf_counter() - start) * 1e3
         if not want_logits:
             return None
-        run(self.plan.logits, self._buffers, step)
         logits: F32 = self._buffers["logits"].view(np.float32)[: self.plan.vocab_size].copy()
         return logits

@@ -74,6 +74,10 @@ class WasmBackend(Protocol):
     def n_threads(self) -> int:
         """Threads that take part."""
 
+    @property
+    def kernel_ms(self) -> float:
+        """Milliseconds that the last `run` spent in the kernels."""
+
     def reserve(self, size: int) -> int:
         """The address of `size` more bytes, zeroed. Raises: DeviceError `device.out_of_memory`."""
 
@@ -207,6 +211,7 @@ class WasmExecutor(PlanExecutor):
             n_ops += len(self.plan.logits)
         size = self.plan.vocab_size * 4 if want_logits else 0
         logits = await self._backend.run(address, n_ops, step, ids, size)
+        self.kernel_ms = self._backend.kernel_ms
         self.pos += len(ids)
         return logits if want_logits else None
 

@@ -153,7 +153,32 @@ def test_page_escapes_and_draws() -> None:
     assert widths[2] == 0
 
 
+def test_plots_mark_samples_and_keep_durations_linear() -> None:
+    speeds = [
+        Figure("m", "slow", "", "MB/s", 1.0, (0.5, 1.0, 2.0)),
+        Figure("m", "fast", "", "MB/s", 30.0, (30.0, 40.0)),
+    ]
+    text = page(Report("b", "B", "c", {}, {}, {"m": "M"}, {}, speeds))
+    assert "MB/s, logarithmic scale" in text
+    marks = re.findall(r'<path class="mark" d="([^"]*)"', text)
+    assert [path.count("M") for path in marks] == [3, 2]
+    space = 760 - 230 - 100
+    assert (
+        re.findall(r"M([\d.]+)", marks[1])[1] == f"{230 + space:.1f}"
+    )  # the largest sample is the scale's end
+    times = [replace(figure, unit="s") for figure in speeds]
+    text = page(Report("b", "B", "c", {}, {}, {"m": "M"}, {}, times))
+    assert "s, linear scale" in text
+    widths = [float(width) for width in re.findall(r'<rect class="bar" [^>]*width="([\d.]+)"', text)]
+    assert widths == pytest.approx([space / 40, space * 30 / 40], abs=0.06)
+    nothing = [Figure("m", "none", "", "MB", 0.0, (0.0,)), Figure("m", "less", "", "MB", -1.0, (-1.0,))]
+    text = page(Report("b", "B", "c", {}, {}, {"m": "M"}, {}, nothing))
+    assert "0 MB" in text
+    assert re.findall(r'<rect class="bar" [^>]*width="([\d.]+)"', text) == ["0.0", "0.0"]
+
+
 def test_command_line_knows_the_benches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tuple(BENCHES) == BENCH_NAMES
-    assert run(["bench", "--only", "nothing", "--out", str(tmp_path)]) == EXIT_ERROR
-    assert "tokenizer" in capsys.readouterr().err
+    for option in ("--only", "--browsers", "--executors"):
+        assert run(["bench", option, "nothing", "--out", str(tmp_path)]) == EXIT_ERROR
+        assert "found 'nothing'; allowed: " in capsys.readouterr().err

@@ -13,7 +13,7 @@ import pytest
 
 from slm2_web import cli
 from slm2_web.compile.assets import Asset, Fetcher, check_asset, parse_assets
-from slm2_web.compile.install import PUBLISHED, install_own, install_model
+from slm2_web.compile.install import PUBLISHED, install_model, install_own
 from slm2_web.compile.models import MODELS
 from slm2_web.compile.sources import UrlSource
 from slm2_web.errors import AssetError, FormatError

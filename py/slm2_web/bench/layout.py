@@ -1,0 +1,143 @@
+"""What the benches of the forward pass serve: our site, and the peers' files, each with the bench's page.
+
+    ours/     the built site; bench/ with the pages and the bare kernel
+    peers/    bench/ with the pages, the peers' files, the model as GGUF and as ONNX
+
+Each folder has a server of its own, of the kind that serves our site, which counts what it sends. The peers'
+has no Content-Security-Policy, since they start workers from blobs, and lets browsers keep their files; what
+shrinks is there compressed as well, as it is in our site.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from slm2_web.bench.onnx import NotWritable, write_model
+from slm2_web.bench.peers import lay_out
+from slm2_web.compile import serve, wasm
+from slm2_web.compile.assets import Fetcher
+from slm2_web.compile.models import MODELS
+from slm2_web.compile.site import build_site
+from slm2_web.errors import AssetError
+from slm2_web.packed import PackedModel
+
+_PAGE: Final = Path(__file__).with_name("page")
+_KERNEL: Final = Path(__file__).with_name("kernel")
+_COMPRESSIBLE: Final = {".js", ".mjs", ".wasm", ".json"}
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The laid out folders. missing: subject -> why it can't be measured."""
+
+    ours: Path
+    peers: Path
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+def lay_out_all(
+    folder: Path,
+    root: Path,
+    model_folder: Path,
+    fetcher: Fetcher,
+    *,
+    has_peers: bool,
+    say: Callable[[str], None],
+) -> Places:
+    """The folders for one packed model, in `folder`.
+
+    Raises: SiteError, AssetError, FormatError.
+    """
+    places = Places(folder / "ours", folder / "peers")
+    site = root / "build" / "bench-site"
+    build_site(root, site, [model_folder], fetcher, say)
+    shutil.copytree(site, places.ours, copy_function=_link)
+    for each in (places.ours, places.peers):
+        shutil.copytree(_PAGE, each / "bench")
+    try:
+        wasm.build(folder / "kernel", _KERNEL)
+        shutil.copyfile(folder / "kernel" / "bare.wasm", places.ours / "bench" / "bare.wasm")
+    except wasm.WasmBuildError as error:
+        places.missing["bare"] = str(error).splitlines()[0]
+    if not has_peers:
+        places.missing.update(dict.fromkeys(("wllama", "transformers"), "no peers were asked for"))
+        return places
+    model = PackedModel.open(model_folder)
+    bench = places.peers / "bench"
+    for subject, lay_out_peer in (("wllama", _lay_out_wllama), ("transformers", _lay_out_transformers)):
+        say(f"laying out {subject}")
+        try:
+            lay_out_peer(model, fetcher, bench)
+        except (AssetError, NotWritable) as error:
+            places.missing[subject] = str(error).splitlines()[0]
+    for path in [path for path in bench.rglob("*") if path.suffix in _COMPRESSIBLE]:
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), 9, mtime=0))
+    return places
+
+
+def _lay_out_wllama(model: PackedModel, fetcher: Fetcher, bench: Path) -> None:
+    spec = MODELS.get(model.manifest.name)
+    if spec is None or spec.files:
+        raise NotWritable(f"there is no GGUF file of {model.manifest.name}")
+    lay_out("wllama", fetcher, bench)
+    _link(str(fetcher.fetch(spec.asset)), str(bench / "model.gguf"))
+
+
+def _lay_out_transformers(model: PackedModel, fetcher: Fetcher, bench: Path) -> None:
+    for name in ("transformers", "onnxruntime-web", "onnxruntime-common"):
+        lay_out(name, fetcher, bench)
+    write_model(model, bench / "onnx-model")
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+class Counter:
+    """Bytes of bodies that a server has sent."""
+
+    def __init__(self) -> None:
+        self.sent_bytes = 0
+        self.lock = threading.Lock()
+
+    def take(self) -> int:
+        """What was sent since the last call."""
+        with self.lock:
+            sent, self.sent_bytes = self.sent_bytes, 0
+        return sent
+
+
+@contextmanager
+def serving(folder: Path, *, isolation: bool = True, is_ours: bool) -> Iterator[tuple[str, Counter]]:
+    """The folder's address while it is served, and the count of what was sent."""
+    counter = Counter()
+
+    class Counting(serve.Handler):
+        def send_header(self, keyword: str, value: str) -> None:
+            if keyword == "Content-Length" and self.command == "GET":
+                with counter.lock:
+                    counter.sent_bytes += int(value)
+            if not is_ours:
+                if keyword == "Content-Security-Policy":
+                    return
+                if keyword == "Cache-Control":
+                    value = "public, max-age=86400"
+            super().send_header(keyword, value)
+
+    server = serve.start(folder, isolation=isolation)
+    server.RequestHandlerClass = Counting
+    try:
+        yield server.url, counter
+    finally:
+        server.close()
