@@ -17,7 +17,7 @@ from slm2_web.compile.assets import Fetcher
 from slm2_web.forward2.plan import build_plan
 from slm2_web.packed import PackedModel
 from slm2_web.template2.machine import template_for
-from slm2_web.template2.spec import Message
+from slm2_web.template2.spec import Conversation, Message
 from slm2_web.tokenizer2.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parents[3]
@@ -84,7 +84,7 @@ def test_prompts_have_the_length_that_was_asked_for(packed_smollm2: Path) -> Non
     assert made[0].name == f"{len(made[0].ids)} tokens"
     for prompt in made:
         message = Message("user", prompt.messages[0]["content"].encode())
-        runs = template_for(model.manifest.template, tokenizer).render([message])
+        runs = template_for(model.manifest.template, tokenizer).render(Conversation((message,)))
         assert tuple(tokenizer.encode(runs)) == prompt.ids
         assert prompt.text.startswith("<|im_start|>system\n")
         assert prompt.text.endswith("<|im_end|>\n<|im_start|>assistant\n")
