@@ -1,0 +1,283 @@
+"""Replies read from ids: parts by markers, calls, line feeds of the template, bytes that are no UTF-8."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slm2_web.errors import FormatError
+from slm2_web.reply import Markers, Pair, Reply, parse_call
+from slm2_web.strictjson import NotJson
+
+THINK, THINK_END, CALL, CALL_END, OTHER = 1, 2, 3, 4, 5
+MARKERS = Markers(Pair(THINK, THINK_END), Pair(CALL, CALL_END))
+
+
+class Bytes:
+    """A vocabulary of markers and, from id 100, of single bytes; `texts` are tokens of more."""
+
+    names = {THINK: b"<think>", THINK_END: b"</think>", CALL: b"<tool_call>", CALL_END: b"</tool_call>"}
+
+    def __init__(self, *texts: bytes) -> None:
+        self.texts = texts
+
+    def token_bytes(self, token_id: int) -> bytes:
+        if token_id >= 1000:
+            return self.texts[token_id - 1000]
+        return self.names[token_id] if token_id in self.names else bytes([token_id - 100])
+
+    def is_control(self, token_id: int) -> bool:
+        return token_id <= OTHER
+
+    def control_id(self, marker: bytes) -> int:
+        for token_id, name in self.names.items():
+            if name == marker:
+                return token_id
+        raise FormatError("format.unsupported", "no such marker")
+
+
+def ids_of(text: bytes) -> list[int]:
+    """The markers' ids where their names stand, else a byte an id."""
+    ids = []
+    while text:
+        for token_id, name in Bytes.names.items():
+            if text.startswith(name):
+                ids.append(token_id)
+                text = text[len(name) :]
+                break
+        else:
+            ids.append(100 + text[0])
+            text = text[1:]
+    return ids
+
+
+def read(
+    ids: list[int], *, markers: Markers = MARKERS, **more: Any
+) -> tuple[Reply, list[tuple[bool, bytes]]]:
+    """The reply, and its deltas one after the other."""
+    reply = Reply(Bytes(), markers, more.pop("prompt", []), more.pop("stops", ()), **more)
+    said: list[tuple[bool, bytes]] = []
+    for token_id in ids:
+        said += [(delta.is_reasoning, delta.data) for delta in reply.feed(token_id)]
+        if reply.ending:
+            break
+    said += [(delta.is_reasoning, delta.data) for delta in reply.finish()]
+    return reply, said
+
+
+def texts(said: list[tuple[bool, bytes]]) -> tuple[bytes, bytes]:
+    """(the answer, the reasoning) as the deltas said them."""
+    return tuple(
+        b"".join(data for is_reasoning, data in said if is_reasoning == kind) for kind in (False, True)
+    )  # type: ignore[return-value]
+
+
+def calls(reply: Reply) -> list[dict[str, Any]]:
+    return [call.as_json() for call in reply.calls]
+
+
+def test_markers_are_the_vocabulary_s() -> None:
+    assert Markers.of(Bytes()) == MARKERS
+
+    class NoEnd(Bytes):
+        names = {THINK: b"<think>", CALL: b"<tool_call>", CALL_END: b"</tool_call>"}
+
+    assert Markers.of(NoEnd()) == Markers(None, Pair(CALL, CALL_END))
+
+
+@pytest.mark.parametrize(
+    ("written", "reasoning", "answer"),
+    [
+        (b"plain\n", None, b"plain\n"),
+        (b"<think>\nwhy\n\nnot\n</think>\n\nyes\n\n", b"why\n\nnot", b"yes\n\n"),
+        (b"<think>\n\n</think>\n\n", b"", b""),
+        (b"<think>unfinished\n", b"unfinished", b""),
+        (b"<think>a</think>b<think>c</think>d", b"ac", b"bd"),
+        (b"</think>\n\nx", None, b"x"),
+        (b"\n\nx", None, b"\n\nx"),
+    ],
+)
+def test_thought_and_answer(written: bytes, reasoning: bytes | None, answer: bytes) -> None:
+    reply, said = read(ids_of(written))
+    assert (reply.reasoning, reply.text) == (reasoning, answer)
+    assert texts(said) == (answer, reasoning or b"")
+    assert all(data for _, data in said)
+    assert reply.detail == {}
+
+
+def test_a_prompt_may_end_inside_a_thought() -> None:
+    reply, _ = read(ids_of(b"so\n</think>\n\nyes"), prompt=[THINK, THINK_END, THINK, 110])
+    assert (reply.reasoning, reply.text, reply.thought_tokens) == (b"so", b"yes", 3)
+    reply, _ = read(ids_of(b"yes"), prompt=[THINK, THINK_END])
+    assert (reply.reasoning, reply.text) == (None, b"yes")
+
+
+def test_a_spelled_marker_is_text() -> None:
+    spelled = [100 + byte for byte in b"<think>x</think><tool_call>{}</tool_call>"]
+    reply, _ = read(spelled)
+    assert reply.text == b"<think>x</think><tool_call>{}</tool_call>"
+    assert (reply.reasoning, reply.calls) == (None, [])
+
+
+CALL_TEXT = b'\n{"name": "add", "arguments": {"a": 1.0, "b": [1e3, "\\u00e9"]}}\n'
+CALL_JSON = {"name": "add", "arguments": '{"a": 1.0, "b": [1e3, "\\u00e9"]}'}
+
+
+def test_calls_keep_their_spelling_and_the_template_its_line_feeds() -> None:
+    one = b"<tool_call>" + CALL_TEXT + b"</tool_call>"
+    for written, answer, n in (
+        (one, b"", 1),
+        (b"Let me see.\n" + one + b"\n" + one, b"Let me see.", 2),
+        (b"two\n\n" + one, b"two\n", 1),
+        (b"before\n" + one + b"\nafter\n", b"beforeafter\n", 1),
+        (b"<think>\nhm\n</think>\n\n" + one, b"", 1),
+    ):
+        reply, said = read(ids_of(written))
+        assert calls(reply) == [CALL_JSON] * n
+        assert reply.text == answer == texts(said)[0]
+
+
+@pytest.mark.parametrize(
+    ("inside", "error"),
+    [
+        (b"", "Expecting value"),
+        (b"add(1, 2)", "Expecting value"),
+        (b'{"name": "add"}', "allowed: an object with name and arguments"),
+        (b'{"name": "add", "arguments": {}, "id": 1}', "allowed: an object with name and arguments"),
+        (b'{"name": "add", "arguments": "{}"}', "arguments: found '{}'"),
+        (b'{"name": "", "arguments": {}}', "name: found ''"),
+        (b'{"name": 7, "arguments": {}}', "name: found 7"),
+        (b'{"name": "\\ud800", "arguments": {}}', "lone surrogate"),
+        (b'{"name": "a", "name": "b", "arguments": {}}', "twice"),
+        (b'{"name": "a", "arguments": {"x": NaN}}', "NaN"),
+        (b"[" * 5000, "nested"),
+        (b"\xff", "not UTF-8"),
+    ],
+)
+def test_what_is_no_call_is_given_with_its_text(inside: bytes, error: str) -> None:
+    reply, _ = read([CALL, *(100 + byte for byte in inside), CALL_END])
+    (found,) = calls(reply)
+    assert found["text"] == inside.decode("utf-8", "backslashreplace")
+    assert error in found["error"]
+    json.dumps(found, ensure_ascii=False).encode()
+
+
+def test_a_call_that_never_ends() -> None:
+    reply, _ = read([CALL, *(100 + byte for byte in CALL_TEXT)])
+    assert calls(reply) == [{"text": CALL_TEXT.decode(), "error": "the reply ended inside the call"}]
+
+
+def test_markers_within_a_call_or_a_thought() -> None:
+    reply, _ = read([CALL, THINK, *(100 + b for b in CALL_TEXT), CALL, THINK_END, OTHER, CALL_END])
+    assert calls(reply) == [CALL_JSON]
+    assert not reply.is_thinking
+    reply, _ = read([THINK, CALL, 110 + 100, CALL_END, THINK_END])
+    assert (reply.reasoning, reply.calls) == (b"n", [])
+
+
+values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False),
+              st.text(st.characters(codec="utf-8"))),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)),
+    max_leaves=6,
+)  # fmt: skip
+
+
+@given(
+    st.text(st.characters(codec="utf-8"), min_size=1),
+    st.dictionaries(st.text(st.characters(codec="utf-8")), values, max_size=3),
+    st.sampled_from([None, 1]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_calls_by_json_dumps(
+    name: str, arguments: dict[str, Any], indent: int | None, ascii_: bool, first: bool
+) -> None:
+    source = json.dumps(arguments, indent=indent, ensure_ascii=ascii_)
+    parts = [f'"arguments" :{source}', f'"name": {json.dumps(name, ensure_ascii=ascii_)}']
+    text = " { " + " ,\n".join(parts if first else parts[::-1]) + "}\n"
+    call = parse_call(text.encode("utf-8", "surrogatepass"))
+    assert call.name.decode() == name
+    assert call.arguments.decode() == source
+
+
+@given(st.binary(max_size=30))
+def test_any_bytes_are_a_call_or_refused(data: bytes) -> None:
+    try:
+        parse_call(data)
+    except NotJson as error:
+        assert str(error)
+
+
+# --- bytes that are no UTF-8 -----------------------------------------------------------------------------
+
+
+@given(st.binary(max_size=24))
+def test_strict_and_lenient(data: bytes) -> None:
+    strict, _ = read([100 + byte for byte in data])
+    lenient, said = read([100 + byte for byte in data], lenient=True)
+    assert texts(said)[0] == lenient.text
+    partial = bytes.fromhex(lenient.detail.get("partial_hex", ""))
+    body = data[: len(data) - len(partial)]
+    # Python's decoder marks the same faults.
+    assert (
+        lenient.text == body.decode("utf-8", "replace").encode()
+        or b"\xef\xbf\xbd" in body
+        or ([bytes.fromhex(bad["bytes_hex"]) for bad in lenient.detail.get("invalid", [])] != [])
+    )
+    faults = lenient.detail.get("invalid", [])
+    for bad in faults:
+        wrong = bytes.fromhex(bad["bytes_hex"])
+        assert data[bad["offset"] :].startswith(wrong)
+    assert body.decode("utf-8", "replace").count("\ufffd") - body.decode("utf-8", "ignore").count(
+        "\ufffd"
+    ) == len(faults)
+    if faults:
+        assert strict.ending is not None
+        assert strict.ending[0] == "invalid_utf8"
+        assert strict.ending[1]["offset"] == faults[0]["offset"]
+        assert lenient.text.startswith(strict.text)
+    else:
+        assert strict.ending is None
+        assert strict.text == lenient.text == body
+
+
+def test_lenient_text_shows_the_bytes() -> None:
+    reply, _ = read([100 + byte for byte in b"a\xe2\x28b\xff\xf0\x9f\x98"], lenient=True)
+    assert reply.text == rb"a\xE2(b\xFF"
+    assert reply.detail == {
+        "partial_hex": "f09f98",
+        "invalid": [{"offset": 1, "bytes_hex": "e2"}, {"offset": 4, "bytes_hex": "ff"}],
+    }
+    reply, _ = read([THINK, 100 + 0xFF, THINK_END], lenient=True)
+    assert reply.detail == {"reasoning_invalid": [{"offset": 0, "bytes_hex": "ff"}]}
+
+
+def test_a_genuine_replacement_character_passes() -> None:
+    for lenient in (False, True):
+        reply, _ = read(ids_of("\ufffd".encode()), lenient=lenient)
+        assert (reply.text, reply.detail) == ("\ufffd".encode(), {})
+
+
+@given(st.text(st.sampled_from("a\nbé\\"), max_size=30), st.data())
+def test_deltas_do_not_depend_on_the_cut(text: str, data: st.DataObject) -> None:
+    encoded = text.encode()
+    pieces, rest = [], encoded
+    while rest:
+        size = data.draw(st.integers(1, len(rest)))
+        pieces.append(rest[:size])
+        rest = rest[size:]
+    reply = Reply(Bytes(*pieces), MARKERS, [], [b"bb"])
+    said = b""
+    for token_id in range(1000, 1000 + len(pieces)):
+        said += b"".join(delta.data for delta in reply.feed(token_id))
+        if reply.ending:
+            break
+    said += b"".join(delta.data for delta in reply.finish())
+    before, found, _ = encoded.partition(b"bb")
+    assert said == reply.text == before
+    assert bool(reply.ending) == bool(found)
