@@ -7,6 +7,7 @@
 // receiver, busy booting Python, has come to it.
 
 import { badManifest, fileEntry, integer, ModelFiles, show } from "./files.js";
+import { live } from "./life.js";
 import { check, DeviceError, errorFrom, LIMITS, Slm2Error, WASM } from "./protocol.js";
 import { checkProtocol, checkSite, fetchSite } from "./site.js";
 
@@ -45,6 +46,7 @@ worker.addEventListener("message", async ({ data }) => {
 /** @param {Channels["page_to_loader"]} request */
 async function load(request) {
   const start = performance.now();
+  await live();
   /** @type {Progress | null} */
   let progress = null;
   const files = await ModelFiles.open(request, {

@@ -339,8 +339,8 @@ export const ERRORS = {
   },
   "device.lost": {
     "class": "DeviceError",
-    "meaning": "The GPU was lost.",
-    "remedy": "Reload the page."
+    "meaning": "The GPU was lost, and no other device took over.",
+    "remedy": "Send again; if it persists, reload the page."
   },
   "device.out_of_memory": {
     "class": "DeviceError",

@@ -13,28 +13,33 @@ give the same bits however the ids are cut, so neither reuse nor chunks can show
 Text goes through two streams: whole characters (utf8.py), then stop strings (stopstrings.py). An added
 token (a marker of structure) has no text. So the reply's text is a function of the generated ids alone.
 
-After each forward pass the session knows exactly what the cache holds; when one fails, it forgets the
-cache and the error passes on: the next reply starts from nothing.
+After each forward pass the session knows exactly what the cache holds. When one fails, it forgets the cache
+and asks whoever made the executor for another one (`renew`), which reads the whole context again: the reply
+goes on with the same tokens, since executors give the same bits. It does so MAX_LOSSES times in a reply;
+then, or when there is no other executor, the error passes on, and the next reply starts from nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slm2_web.errors import InputError, ProtocolError
+from slm2_web.errors import DeviceError, InputError, ProtocolError
 from slm2_web.forward2.executor import Executor
 from slm2_web.sampling2.params import SamplingParams
 from slm2_web.sampling2.sampler import sample
 from slm2_web.stopstrings import StopStrings
 from slm2_web.strictjson import show
 from slm2_web.tokenizer2.utf8 import InvalidUtf8, Utf8Stream
+
+# Executors that a reply may lose and still go on.
+MAX_LOSSES = 4
 
 Reason = Literal["stop_token", "stop_string", "max_tokens", "context_full", "cancelled", "invalid_utf8"]
 
@@ -56,7 +61,7 @@ class Vocabulary(Protocol):
 @dataclass(frozen=True, slots=True)
 class Prefill:
     """The cache holds the first `done_tokens` of the prompt's `total_tokens`. The first one of a reply tells
-    how many it held already."""
+    how many it held already. After a loss it begins again, and what was generated counts as prompt."""
 
     done_tokens: int
     total_tokens: int
@@ -101,6 +106,29 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
+class Loss:
+    """An executor that failed after `n_tokens` generated ids, and the one that took over; `ms` went by until
+    that was ready."""
+
+    error: DeviceError
+    n_tokens: int
+    executor: str
+    adapter: str
+    ms: float
+
+    def as_json(self) -> dict[str, Any]:
+        """`{"code", "message", "n_tokens", "executor", "adapter", "ms"}`."""
+        return {
+            "code": self.error.code,
+            "message": self.error.message,
+            "n_tokens": self.n_tokens,
+            "executor": self.executor,
+            "adapter": self.adapter,
+            "ms": round(self.ms, 3),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """The reply has ended.
 
@@ -112,6 +140,8 @@ class Done:
         stop_string   {"stop"}: the string
         invalid_utf8  {"offset", "bytes_hex"}: where in the bytes of the reply, and all of them from there
         any           {"partial_hex"}: the beginning of a character that never came; `text` ends before it
+
+    `losses`: the executors that failed meanwhile; they leave no trace in the rest.
     """
 
     reason: Reason
@@ -120,9 +150,15 @@ class Done:
     logit_digests: tuple[str, ...]
     timings: Timings
     detail: Mapping[str, Any]
+    losses: tuple[Loss, ...] = ()
 
 
 Event = Prefill | Token | Delta | Done
+
+# `renew(error, tries)`: another executor, with an empty cache, after the last one failed with `error`;
+# `tries` counts the failures since the reply's last token. Raises: DeviceError, as a rule `error`, when there
+# is none.
+Renew = Callable[[DeviceError, int], Awaitable[Executor]]
 
 
 def never() -> bool:
@@ -133,9 +169,12 @@ def never() -> bool:
 class Session:
     """One model's replies, one at a time, with one KV cache."""
 
-    def __init__(self, tokenizer: Vocabulary, executor: Executor, eos_ids: Collection[int]) -> None:
+    def __init__(
+        self, tokenizer: Vocabulary, executor: Executor, eos_ids: Collection[int], renew: Renew | None = None
+    ) -> None:
         self._tokenizer = tokenizer
         self._executor = executor
+        self._renew = renew
         self._eos_ids = frozenset(eos_ids)
         self._cached_ids: list[int] = []
         # Whose turn it is: a newer reply ends the turn of an older one that was not read to its end.
@@ -154,51 +193,57 @@ class Session:
         *,
         cancelled: Callable[[], bool] = never,
     ) -> AsyncGenerator[Event, None]:
-        """The events of one reply; the last is Done. `cancelled` is asked before every forward pass.
+        """The events of one reply; the last is Done. `cancelled` is asked before every forward pass, and once
+        more before an id is sampled.
 
         Raises: InputError `input.budget`, `input.token_id`; ProtocolError `protocol.state` while another
             reply is inside a forward pass, or when a newer reply was started before this one ended; what
-            the executor and the sampler raise.
+            the executor (unless another one takes over) and the sampler raise.
         """
         self._check(prompt_ids)
         if self._in_forward:
             raise ProtocolError("protocol.state", "another reply is in a forward pass; wait for its end")
         turn = self._turn = object()
-        prompt = list(prompt_ids)
+        context = list(prompt_ids)
         text = _Text(params.stop)
         timings = Timings()
         generated: list[int] = []
         digests: list[str] = []
-
-        def done(reason: Reason, detail: Mapping[str, Any] | None = None) -> Done:
-            partial = text.partial
-            more = {"partial_hex": partial.hex()} if partial else {}
-            everything = {**(detail or {}), **more}
-            return Done(reason, tuple(generated), bytes(text.released), tuple(digests), timings, everything)
+        losses: list[Loss] = []
 
         start = time.perf_counter()
-        self._keep_common_prefix(prompt)
+        self._keep_common_prefix(context)
         timings.reused_tokens = len(self._cached_ids)
-        yield Prefill(len(self._cached_ids), len(prompt))
-        logits: NDArray[np.float32] | None = None
-        while len(self._cached_ids) < len(prompt):
-            if cancelled():
-                yield done("cancelled")
-                return
-            pos = len(self._cached_ids)
-            chunk = prompt[pos : pos + self._executor.max_chunk_tokens]
-            logits = await self._forward(turn, chunk, want_logits=pos + len(chunk) == len(prompt))
-            timings.prefill_tokens += len(chunk)
-            timings.prefill_ms = (time.perf_counter() - start) * 1e3
-            yield Prefill(len(self._cached_ids), len(prompt))
-
-        reason: Reason | None = "cancelled" if cancelled() else None
+        yield Prefill(len(self._cached_ids), len(context))
+        reason: Reason | None = None
         detail: Mapping[str, Any] = {}
-        start = time.perf_counter()
+        logits: NDArray[np.float32] | None = None
         while reason is None:
+            # Prefill, step and recovery alike: forward what the cache lacks of the context.
+            reading = not generated
+            while not cancelled() and len(self._cached_ids) < len(context):
+                pos = len(self._cached_ids)
+                chunk = context[pos : pos + self._executor.max_chunk_tokens]
+                try:
+                    logits = await self._forward(turn, chunk, want_logits=pos + len(chunk) == len(context))
+                except DeviceError as error:
+                    losses.append(await self._replace(turn, error, len(generated), losses))
+                    reading = True
+                    yield Prefill(0, len(context))
+                    continue
+                if not generated:
+                    read = len(self._cached_ids) - timings.reused_tokens
+                    timings.prefill_tokens = max(timings.prefill_tokens, read)
+                    timings.prefill_ms = (time.perf_counter() - start) * 1e3
+                if reading:
+                    yield Prefill(len(self._cached_ids), len(context))
+            if cancelled():
+                reason = "cancelled"
+                break
             self._check_turn(turn)
             assert logits is not None
-            context = prompt + generated
+            if not generated:
+                start = time.perf_counter()
             token_id = sample(logits, context, params, len(context), self._tokenizer.n_tokens).id
             digests.append(digest(logits))
             generated.append(token_id)
@@ -220,19 +265,25 @@ class Session:
                 reason = "max_tokens"
             elif len(context) + 1 > self._executor.max_seq_len:
                 reason = "context_full"
-            elif cancelled():
-                reason = "cancelled"
-            else:
-                start = time.perf_counter()
-                logits = await self._forward(turn, [token_id], want_logits=True)
-                if cancelled():
-                    reason = "cancelled"
+            context.append(token_id)
+            start = time.perf_counter()
 
         if reason != "stop_string":
             rest = text.finish()
             if rest:
                 yield Delta(rest)
-        yield done(reason, detail)
+        partial = text.partial
+        if partial:
+            detail = {**detail, "partial_hex": partial.hex()}
+        yield Done(
+            reason,
+            tuple(generated),
+            bytes(text.released),
+            tuple(digests),
+            timings,
+            dict(detail),
+            tuple(losses),
+        )
 
     def _check(self, prompt_ids: Sequence[int]) -> None:
         limit = self._executor.max_seq_len
@@ -277,6 +328,24 @@ class Session:
             self._in_forward = False
         self._cached_ids += ids
         return logits
+
+    async def _replace(self, turn: object, error: DeviceError, n_tokens: int, losses: Sequence[Loss]) -> Loss:
+        """Put another executor in the place of the one that failed.
+
+        Raises: DeviceError: `error`, when there is none.
+        """
+        if self._renew is None or len(losses) == MAX_LOSSES:
+            raise error
+        self._check_turn(turn)
+        tries = 1 + sum(loss.n_tokens == n_tokens for loss in losses)
+        start = time.perf_counter()
+        self._in_forward = True
+        try:
+            self._executor = await self._renew(error, tries)
+        finally:
+            self._in_forward = False
+        ms = (time.perf_counter() - start) * 1e3
+        return Loss(error, n_tokens, self._executor.name, self._executor.adapter, ms)
 
     def _check_turn(self, turn: object) -> None:
         if turn is not self._turn:

@@ -1,4 +1,13 @@
-"""One model on one device, and the choice of the device."""
+"""One model on one device: the choice of the device, and of the next one when it fails.
+
+Theory of operation
+-------------------
+A device may fail at any moment: a laptop sleeps, a driver restarts, a thread dies. The weights stay in the
+worker's memory, so another device can be made from them, and the session reads its ids again (session.py): a
+reply goes on with the same tokens. First on a fresh device of the same kind; if that can't be had, or fails
+before the next token, on wasm where `auto` was asked for; else the error ends the reply. The next reply
+begins this anew.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +27,13 @@ from slm2_web.bridge.wasm import PoolBackend, wanted_threads
 from slm2_web.bridge.webgpu import WebGpuBackend
 from slm2_web.errors import DeviceError, ProtocolError, Slm2Error
 from slm2_web.forward2.exactmath import F32
+from slm2_web.forward2.executor import Executor
 from slm2_web.forward2.gpu import GpuExecutor
 from slm2_web.forward2.reference import ReferenceExecutor
 from slm2_web.forward2.selftest import self_test
 from slm2_web.forward2.wasm import WEIGHTS_BASE, WasmExecutor
 from slm2_web.manifest import Manifest, parse_manifest
-from slm2_web.packed import PackedModel, check_file, check_tensors
+from slm2_web.packed import PackedModel, check_tensors
 from slm2_web.prompt2.assemble import assemble
 from slm2_web.sampling2.params import parse_params
 from slm2_web.session import Delta, Done, Prefill, Session, Token
@@ -70,7 +80,7 @@ class _Loading:
 
 @dataclass(frozen=True, slots=True)
 class _Device:
-    """An executor and how to free it."""
+    """An executor and how to free it, which may be done again."""
 
     executor: GpuExecutor | WasmExecutor | ReferenceExecutor
     free: Callable[[], None]
@@ -91,7 +101,7 @@ async def _wasm(loading: _Loading) -> _Device:
             loading.memory, loading.weights, WEIGHTS_BASE, end, wanted_threads()
         )
     except JsException as error:
-        raise device_error(error) from None
+        raise device_error(error, "device.worker") from None
     backend = PoolBackend(pool)
     try:
         work = WasmExecutor.create(backend, loading.manifest, loading.inv_freq)
@@ -233,7 +243,6 @@ class Engine:
         manifest = parse_manifest(manifest_bytes)
         check_tensors(manifest)
         tokenizer_bytes = files.tokenizer.to_bytes()
-        check_file(manifest.tokenizer, tokenizer_bytes)
         start = time.perf_counter()
         tables = parse(tokenizer_bytes)
         kernel = await self._host.makeTokenizer(files.tokenizer, files.tokenizerMemory)
@@ -243,14 +252,17 @@ class Engine:
         loading = _Loading(manifest, files.weights, files.memory, self._host, emit)
         device = await _device_of(kind, loading)
         executor = device.executor
+
+        async def renew(error: DeviceError, tries: int) -> Executor:
+            return await self._renew(kind, loading, error, tries)
+
         self._model = _Model(
             manifest=manifest,
             artifacts=Artifacts.of(manifest, manifest_bytes, __version__),
             tokenizer=tokenizer,
             template=template,
-            executor=executor,
-            session=Session(tokenizer, executor, manifest.eos_ids),
-            free=device.free,
+            device=device,
+            session=Session(tokenizer, executor, manifest.eos_ids, renew),
         )
         memory_bytes = executor.plan.memory_bytes()
         return {
@@ -289,7 +301,7 @@ class Engine:
             raise ProtocolError("protocol.state", "no model is loaded")
         messages = tuple(Message(m["role"], bytes(m["content"])) for m in request["messages"])
         params = parse_params(_plain(request["params"]), model.manifest.defaults)
-        max_seq_len = model.executor.max_seq_len
+        max_seq_len = model.device.executor.max_seq_len
         prompt_ids = assemble(
             model.template, model.tokenizer, messages, max_seq_len=max_seq_len, reserve_tokens=1
         )
@@ -305,21 +317,47 @@ class Engine:
                 case Done():
                     done = event
         assert done is not None
+        executor = model.device.executor
         record = transcript.record(
-            model.artifacts, Request(messages, None, params, max_seq_len), prompt_ids, done, model.executor
+            model.artifacts, Request(messages, None, params, max_seq_len), prompt_ids, done, executor
         )
         stats = {
             "prompt_tokens": len(prompt_ids),
             "generated_tokens": len(done.generated_ids),
             **done.timings.as_json(),
+            "executor": executor.name,
+            "adapter": executor.adapter,
+            "losses": [loss.as_json() for loss in done.losses],
         }
         text = transcript.write(record).decode("utf-8")
         return {"reason": done.reason, "detail": dict(done.detail), "transcript": text, "stats": stats}
 
+    async def _renew(self, kind: str, loading: _Loading, error: DeviceError, tries: int) -> Executor:
+        """Another executor in place of the model's, which failed with `error`.
+
+        Raises: DeviceError: `error`, when there is none.
+        """
+        model = self._model
+        if model is None:  # disposed of meanwhile
+            raise error
+        failed = model.device.executor.name
+        model.device.free()
+        kinds = [failed] if tries == 1 else []
+        if kind == "auto" and failed != "wasm":
+            kinds.append("wasm")
+        for each in kinds:
+            try:
+                model.device = await _device_of(each, loading)
+            except DeviceError as another:
+                error.detail.setdefault("then", []).append(another.as_json())
+            else:
+                return model.device.executor
+        raise error
+
     def dispose(self) -> None:
         """Free the device's memory. Nothing may be called after it."""
         if self._model is not None:
-            self._model.free()
+            self._model.device.free()
             self._model = None
 
 
@@ -331,14 +369,13 @@ def _plain(params: dict[str, Any]) -> dict[str, Any]:
     return params
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Model:
-    """What `load` made."""
+    """What `load` made; the device is replaced when it fails."""
 
     manifest: Manifest
     artifacts: Artifacts
     tokenizer: Tokenizer
     template: Template
-    executor: GpuExecutor | WasmExecutor | ReferenceExecutor
+    device: _Device
     session: Session
-    free: Callable[[], None]
