@@ -23,6 +23,7 @@ import {
   PROTOCOL_VERSION,
   ProtocolError,
 } from "../worker/protocol.js";
+import { end } from "../worker/life.js";
 import { fetchSite } from "../worker/site.js";
 
 export {
@@ -121,7 +122,7 @@ async function load(options = {}) {
   throwIfAborted(signal);
 
   const control = sharedWords();
-  /** @type {Worker[]} */
+  /** @type {Life[]} */
   const workers = [];
   /** @param {string} script @param {string} name */
   const start = (script, name) => {
@@ -146,7 +147,7 @@ async function load(options = {}) {
           } else if (message.type === "warning") {
             onWarning?.(errorFrom(message.code, message.message, message.detail));
           } else if (message.type === "ready") {
-            loader.terminate();
+            loader.worker.terminate();
             resolve(new Slm(worker, control, message.info));
           } else if (message.type === "error") {
             reject(errorFrom(message.code, message.message, message.detail));
@@ -174,11 +175,14 @@ async function load(options = {}) {
         shared: control !== null,
         port: port2,
       };
-      worker.postMessage(init, [port1]);
-      loader.postMessage(request, [port2]);
+      worker.worker.postMessage(init, [port1]);
+      loader.worker.postMessage(request, [port2]);
     });
   } catch (error) {
-    for (const each of workers) each.terminate();
+    for (const { worker } of workers) {
+      worker.onmessage = null; // what it has said already is of no interest
+      worker.terminate();
+    }
     throw error;
   } finally {
     signal?.removeEventListener("abort", abort);
@@ -190,19 +194,23 @@ class Slm {
   /** What runs: executor, adapter, model, defaults, memory, timings. @type {Readonly<Record<string, any>>} */
   info;
   #worker;
+  #gone;
   #control;
   #lastId = 0;
   /** @type {Chat | null} */
   #chat = null;
+  /** @type {Promise<void> | null} */
+  #disposed = null;
   /** Why nothing can be asked any more. @type {AnyError | null} */
   #ended = null;
 
-  /** @param {Worker} worker @param {Int32Array | null} control @param {Record<string, any>} info */
-  constructor(worker, control, info) {
+  /** @param {Life} life @param {Int32Array | null} control @param {Record<string, any>} info */
+  constructor(life, control, info) {
     this.info = Object.freeze(info);
-    this.#worker = worker;
+    this.#worker = life.worker;
+    this.#gone = life.gone;
     this.#control = control;
-    listen(worker, "worker_to_page", (error) => this.#end(error), (message) => this.#receive(message));
+    listen(life, "worker_to_page", (error) => this.#end(error), (message) => this.#receive(message));
   }
 
   /** Why this model answers no more, or null while it does: its worker died, or it was disposed of. */
@@ -231,15 +239,22 @@ class Slm {
     return chat;
   }
 
-  /** Ends the workers and frees their memory. A running reply ends with Cancelled. May be called again. */
+  /** Ends the workers and frees their memory; resolves when they have been ended. A running reply ends with
+   * Cancelled. May be called again.
+   * @returns {Promise<void>} */
   dispose() {
+    return (this.#disposed ??= this.#dispose());
+  }
+
+  async #dispose() {
     if (this.#ended) return;
     this.#chat?.fail(cancelled("chat"));
     this.#chat = null;
     this.#ended = new ProtocolError("protocol.state", "chat: the model is disposed of", { state: "closed" });
     this.#cancel(this.#lastId);
     this.#worker.postMessage({ type: "dispose" });
-    setTimeout(() => this.#worker.terminate(), DISPOSE_MS);
+    await Promise.race([this.#gone, new Promise((resolve) => setTimeout(resolve, DISPOSE_MS))]);
+    this.#worker.terminate();
   }
 
   /** @param {number} id */
@@ -258,6 +273,11 @@ class Slm {
     const chat = this.#chat;
     if (chat === null || message.id !== chat.id) return;
     if (message.type === "done" || message.type === "error") this.#chat = null;
+    if (message.type === "done") {
+      // It may run on another device now.
+      const { executor, adapter } = message.stats;
+      this.info = Object.freeze({ ...this.info, executor, adapter });
+    }
     chat.receive(message);
   }
 
@@ -416,9 +436,10 @@ class Chat {
 
 /** Checks each message of a worker, and turns a dying worker into an error.
  * @template {"worker_to_page" | "loader_to_page"} C
- * @param {Worker} worker @param {C} channel
+ * @param {Life} life @param {C} channel
  * @param {(error: AnyError) => void} fail @param {(message: Channels[C]) => void} receive */
-function listen(worker, channel, fail, receive) {
+function listen({ worker, gone }, channel, fail, receive) {
+  void gone.then(() => fail(new DeviceError("device.worker", `${channel}: the worker has ended`)));
   worker.onmessage = ({ data }) => {
     try {
       receive(check(channel, data));
@@ -439,12 +460,17 @@ function listen(worker, channel, fail, receive) {
   };
 }
 
-/** @param {URL} url @param {string} name */
-function startWorker(url, name) {
+/** A worker, and the promise of its end. @typedef {{worker: Worker, gone: Promise<void>}} Life */
+
+/** @param {URL} url @param {string} what @returns {Life} */
+function startWorker(url, what) {
+  const name = `${what} ${Math.random().toString(36).slice(2)}`; // nobody else's: it is that of a lock
   try {
-    return new Worker(url, { type: "module", name });
+    const worker = new Worker(url, { type: "module", name });
+    const spoke = new Promise((resolve) => worker.addEventListener("message", resolve, { once: true }));
+    return { worker, gone: spoke.then(() => end(name)) };
   } catch (error) {
-    throw new DeviceError("device.worker", `${name}: ${error}`, { url: url.href });
+    throw new DeviceError("device.worker", `${what}: ${error}`, { url: url.href });
   }
 }
 

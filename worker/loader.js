@@ -7,6 +7,7 @@
 // receiver, busy booting Python, has come to it.
 
 import { badManifest, fileEntry, integer, ModelFiles, show } from "./files.js";
+import { live } from "./life.js";
 import { check, DeviceError, errorFrom, LIMITS, Slm2Error, WASM } from "./protocol.js";
 import { checkProtocol, checkSite, fetchSite } from "./site.js";
 
@@ -45,7 +46,17 @@ worker.addEventListener("message", async ({ data }) => {
 /** @param {Channels["page_to_loader"]} request */
 async function load(request) {
   const start = performance.now();
-  const awaited = new Promise((resolve) => (request.port.onmessage = resolve));
+  const wanted = new Promise((resolve, reject) => {
+    request.port.onmessage = ({ data }) => {
+      try {
+        resolve(check("worker_to_loader", data));
+      } catch (error) {
+        reject(error);
+      }
+    };
+  });
+  wanted.catch(() => {}); // heard below
+  await live();
   /** @type {Progress | null} */
   let progress = null;
   const files = await ModelFiles.open(request, {
@@ -100,7 +111,7 @@ async function load(request) {
   const transfer = [manifest, tokenizer.view, weights.view]
     .map((view) => view.buffer)
     .filter((buffer) => buffer instanceof ArrayBuffer);
-  await awaited; // worker.js, receiveModel
+  await wanted;
   request.port.postMessage(message, transfer);
   await files.tidy(site.models).catch(console.warn);
 }

@@ -27,8 +27,9 @@
  * - `local_state`: what the application knows of itself, UTF-8
  * - `evidence`: retrieved texts
  * - `budget_tokens`: most tokens of the prompt; null: the context less room for the reply
+ * - `continue_ids`: what was generated before, of a reply that was cut short
  * - `params`: sampling parameters by name; `seed` is a decimal string
- * @typedef {{type: "chat"; id: number; messages: Turn[]; tools: Uint8Array<ArrayBuffer> | null; enable_thinking: boolean | null; preserve_thinking: boolean; local_state: Uint8Array<ArrayBuffer> | null; evidence: Passage[] | null; budget_tokens: number | null; params: Record<string, number | string | Uint8Array | Uint8Array[]>}} ChatMessage */
+ * @typedef {{type: "chat"; id: number; messages: Turn[]; tools: Uint8Array<ArrayBuffer> | null; enable_thinking: boolean | null; preserve_thinking: boolean; local_state: Uint8Array<ArrayBuffer> | null; evidence: Passage[] | null; budget_tokens: number | null; continue_ids: Uint32Array<ArrayBuffer> | null; params: Record<string, number | string | Uint8Array | Uint8Array[] | number[]>}} ChatMessage */
 /** End chat `id` and any before it. A busy worker reads the shared word instead.
  * - `id`: of a chat
  * @typedef {{type: "cancel"; id: number}} CancelMessage */
@@ -42,6 +43,8 @@
  * - `shared`: put the weights into a shared WebAssembly.Memory
  * - `port`: to the worker
  * @typedef {{type: "load"; version: number; site: string; root: string; model: string; shared: boolean; port: MessagePort}} LoadMessage */
+/** Send `model` now: the worker listens.
+ * @typedef {{type: "want"}} WantMessage */
 /** A model's files, each of the recorded size and hash.
  * - `manifest`: manifest.json
  * - `tokenizer`: tokenizer.slm2tok
@@ -80,7 +83,8 @@
  * - `reason`: why it ended
  * - `transcript`: the run as JSON, UTF-8
  * - `stats`: counts and times
- * @typedef {{type: "done"; id: number; reason: Reason; transcript: Uint8Array<ArrayBuffer>; stats: Record<string, any>}} DoneMessage */
+ * - `more`: tool_calls; logprobs, of each new id or null where not wanted
+ * @typedef {{type: "done"; id: number; reason: Reason; transcript: Uint8Array<ArrayBuffer>; stats: Record<string, any>; more: Record<string, any>}} DoneMessage */
 /** Fetch and verify a model's tokenizer, and no other file of it.
  * - `version`: PROTOCOL_VERSION of the page
  * - `site`: version of the site, as the page knows it
@@ -120,6 +124,7 @@
  *   page_to_loader: LoadMessage;
  *   loader_to_page: ProgressMessage | WarningMessage | ErrorMessage;
  *   loader_to_worker: ModelMessage;
+ *   worker_to_loader: WantMessage;
  *   page_to_tokenizer: OpenMessage | EncodeMessage;
  *   tokenizer_to_page: OpenedMessage | TokensMessage | WarningMessage | ErrorMessage;
  * }} Channels */
@@ -205,6 +210,20 @@ export const RANGES = {
     "zero": false,
     "above": false
   },
+  "presence_penalty": {
+    "low": "-2",
+    "high": "2",
+    "whole": false,
+    "zero": false,
+    "above": false
+  },
+  "frequency_penalty": {
+    "low": "-2",
+    "high": "2",
+    "whole": false,
+    "zero": false,
+    "above": false
+  },
   "seed": {
     "low": "0",
     "high": "18446744073709551615",
@@ -212,8 +231,22 @@ export const RANGES = {
     "zero": false,
     "above": false
   },
+  "logprobs": {
+    "low": "0",
+    "high": "20",
+    "whole": true,
+    "zero": false,
+    "above": false
+  },
   "max_tokens": {
     "low": "1",
+    "high": "1048576",
+    "whole": true,
+    "zero": false,
+    "above": false
+  },
+  "max_reasoning_tokens": {
+    "low": "0",
     "high": "1048576",
     "whole": true,
     "zero": false,
@@ -400,8 +433,8 @@ export const ERRORS = {
   },
   "device.lost": {
     "class": "DeviceError",
-    "meaning": "The GPU was lost.",
-    "remedy": "Reload the page."
+    "meaning": "The GPU was lost, and no other device took over.",
+    "remedy": "Send again; if it persists, reload the page."
   },
   "device.out_of_memory": {
     "class": "DeviceError",
@@ -562,6 +595,7 @@ const CHANNELS = {
       "local_state": "bytes?",
       "evidence": "passage*?",
       "budget_tokens": "uint?",
+      "continue_ids": "words?",
       "params": "params"
     },
     "cancel": {
@@ -599,7 +633,8 @@ const CHANNELS = {
       "id": "id",
       "reason": "reason",
       "transcript": "file",
-      "stats": "object"
+      "stats": "object",
+      "more": "object"
     },
     "error": {
       "id": "id?",
@@ -647,6 +682,9 @@ const CHANNELS = {
       "memory": "memory?",
       "stats": "object"
     }
+  },
+  "worker_to_loader": {
+    "want": {}
   },
   "page_to_tokenizer": {
     "open": {
@@ -697,7 +735,7 @@ const ALLOWED = {
   "bytes": "at most 16777216 bytes in unshared memory",
   "file": "bytes in unshared memory",
   "object": "an object",
-  "params": "an object of finite numbers, strings, bytes and lists of bytes",
+  "params": "an object of finite numbers, strings, bytes and lists of bytes or numbers",
   "view": "a Uint8Array",
   "memory": "a shared WebAssembly.Memory",
   "words": "a Uint32Array in unshared memory",
@@ -793,7 +831,7 @@ const isParam = (value) =>
   typeof value === "string" ||
   Number.isFinite(value) ||
   isBytes(value) ||
-  (Array.isArray(value) && value.every(isBytes));
+  (Array.isArray(value) && (value.every(isBytes) || value.every(Number.isFinite)));
 
 /** @type {Record<string, (value: any) => boolean>} */
 const IS = {

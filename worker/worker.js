@@ -11,6 +11,7 @@
 // `cancel` messages have said (they arrive whenever the engine waits for the device).
 
 import { boot } from "./boot.js";
+import { live } from "./life.js";
 import { check, CONTROL_WORDS, errorFrom, ProtocolError, Slm2Error } from "./protocol.js";
 import { checkProtocol, checkSite, fetchSite } from "./site.js";
 
@@ -38,6 +39,8 @@ let engine = null;
 let control = null;
 let cancelledId = 0;
 let lastId = 0;
+/** Tells the page that it may end this worker. It must not end itself: Chromium is then in no hurry. */
+let letGo = () => {};
 
 /** @param {Channels["worker_to_page"]} message @param {Transferable[]} [transfer] */
 const tellPage = (message, transfer = []) => worker.postMessage(message, { transfer });
@@ -88,7 +91,7 @@ async function receive(data) {
       case "dispose":
         state = "closed";
         engine?.dispose();
-        worker.close();
+        letGo();
     }
   } catch (error) {
     if (state === "loading") state = "failed";
@@ -101,6 +104,7 @@ async function load({ site: pageSite, root: rootUrl, executor, control: words, p
   const start = performance.now();
   const root = new URL(rootUrl);
   control = words && new Int32Array(words);
+  letGo = await live();
   const booting = ownSite.then((site) => {
     checkSite(pageSite, site.version, "worker");
     return boot(root, site, tellProgress);
@@ -147,7 +151,9 @@ function receiveModel(port) {
       }
     };
     port.onmessageerror = () => reject(new ProtocolError("protocol.message", "loader: the model could not be read"));
-    port.postMessage(null);
+    /** @type {Channels["worker_to_loader"]} */
+    const want = { type: "want" };
+    port.postMessage(want);
   });
 }
 
@@ -170,10 +176,10 @@ async function chat({ type, id, ...request }) {
     const cancelled = () =>
       cancelledId >= id || (control !== null && Atomics.load(control, CONTROL_WORDS.cancelled_id) >= id);
     const running = /** @type {import("./boot.js").Engine} */ (engine).chat(request, emit, cancelled);
-    const { reason, transcript, stats } = unwrap(await running);
+    const { reason, transcript, stats, more } = unwrap(await running);
     const data = new TextEncoder().encode(transcript);
     state = "ready";
-    tellPage({ type: "done", id, reason, transcript: data, stats }, [data.buffer]);
+    tellPage({ type: "done", id, reason, transcript: data, stats, more }, [data.buffer]);
   } catch (error) {
     state = "ready";
     throw error;

@@ -87,7 +87,10 @@ CODES: Mapping[str, tuple[str, str]] = {
         "Use a current browser; on the command line install the package wasmtime.",
     ),
     "device.limit": ("The GPU's limits are too small for this model.", "Use another device."),
-    "device.lost": ("The GPU was lost.", "Reload the page."),
+    "device.lost": (
+        "The GPU was lost, and no other device took over.",
+        "Send again; if it persists, reload the page.",
+    ),
     "device.out_of_memory": ("The browser or the GPU ran out of memory.", "Close other tabs and reload."),
     "device.self_test": ("The GPU computes wrong results.", "Update the browser or the GPU's driver."),
     "device.bad_logits": ("The model's output holds NaN or infinity.", "Reload the page; report a bug."),

@@ -1,7 +1,7 @@
 """A packed model directory, opened: its manifest, its tokenizer file and its weights in one address space.
 
-In the browser the files come over the network instead, and the page's side uses the same three checks:
-`check_file` on each file, `check_tensors` on the manifest, `plane_view` to look at a plane.
+In the browser the files come over the network instead, and the page's side uses `check_tensors` and
+`plane_view`; the loader has checked sizes and hashes.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, TypeGuard, get_args
 
 from slm2_web.errors import (
     CODES,
@@ -46,6 +46,7 @@ Channel = Literal[
     "page_to_loader",
     "loader_to_page",
     "loader_to_worker",
+    "worker_to_loader",
     "page_to_tokenizer",
     "tokenizer_to_page",
 ]
@@ -95,8 +96,12 @@ RANGES: Final[Mapping[str, Range]] = {
     "top_p": Range("0", "1", above=True),
     "min_p": Range("0", "1"),
     "repetition_penalty": Range("0.001", "1000"),
+    "presence_penalty": Range("-2", "2"),
+    "frequency_penalty": Range("-2", "2"),
     "seed": Range("0", "18446744073709551615", whole=True),
+    "logprobs": Range("0", "20", whole=True),
     "max_tokens": Range("1", "1048576", whole=True),
+    "max_reasoning_tokens": Range("0", "1048576", whole=True),
     "budget_tokens": Range("1", "1048576", whole=True),
 }
 
@@ -121,8 +126,8 @@ TYPES: Final[Mapping[str, tuple[str, str]]] = {
     "file": ("bytes in unshared memory", "Uint8Array<ArrayBuffer>"),
     "object": ("an object", "Record<string, any>"),
     "params": (
-        "an object of finite numbers, strings, bytes and lists of bytes",
-        "Record<string, number | string | Uint8Array | Uint8Array[]>",
+        "an object of finite numbers, strings, bytes and lists of bytes or numbers",
+        "Record<string, number | string | Uint8Array | Uint8Array[] | number[]>",
     ),
     "view": ("a Uint8Array", "Uint8Array"),
     "memory": ("a shared WebAssembly.Memory", "WebAssembly.Memory"),
@@ -196,6 +201,7 @@ MESSAGES: Final = (
                 "uint?",
                 "most tokens of the prompt; null: the context less room for the reply",
             ),
+            Field("continue_ids", "words?", "what was generated before, of a reply that was cut short"),
             Field("params", "params", "sampling parameters by name; `seed` is a decimal string"),
         ),
     ),
@@ -219,6 +225,7 @@ MESSAGES: Final = (
             Field("port", "port", "to the worker"),
         ),
     ),
+    Message("want", ("worker_to_loader",), "Send `model` now: the worker listens."),
     Message(
         "model",
         ("loader_to_worker",),
@@ -289,6 +296,7 @@ MESSAGES: Final = (
             Field("reason", "reason", "why it ended"),
             Field("transcript", "file", "the run as JSON, UTF-8"),
             Field("stats", "object", "counts and times"),
+            Field("more", "object", "tool_calls; logprobs, of each new id or null where not wanted"),
         ),
     ),
     Message(
@@ -416,12 +424,7 @@ def _is(value: object, kind: str) -> bool:
         case "uint":
             return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53
         case "number":
-            return (
-                isinstance(value, int | float)
-                and not isinstance(value, bool)
-                and math.isfinite(value)
-                and value >= 0
-            )
+            return _is_finite(value) and value >= 0
         case "id":
             limit = LIMITS["request_id"]
             return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= limit
@@ -430,7 +433,7 @@ def _is(value: object, kind: str) -> bool:
         case "file":
             return isinstance(value, bytes)
         case "real":
-            return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            return _is_finite(value)
         case "object":
             return isinstance(value, Mapping)
         case "params":
@@ -450,10 +453,12 @@ def _is(value: object, kind: str) -> bool:
 
 def _is_param(value: object) -> bool:
     if isinstance(value, list):
-        return all(isinstance(item, bytes) for item in value)
-    if isinstance(value, bool):
-        return False
-    return isinstance(value, str | bytes) or (isinstance(value, int | float) and math.isfinite(value))
+        return all(isinstance(item, bytes) for item in value) or all(map(_is_finite, value))
+    return isinstance(value, str | bytes) or _is_finite(value)
+
+
+def _is_finite(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def show(value: object) -> str:
@@ -564,7 +569,7 @@ const isParam = (value) =>
   typeof value === "string" ||
   Number.isFinite(value) ||
   isBytes(value) ||
-  (Array.isArray(value) && value.every(isBytes));
+  (Array.isArray(value) && (value.every(isBytes) || value.every(Number.isFinite)));
 
 /** @type {Record<string, (value: any) => boolean>} */
 const IS = {

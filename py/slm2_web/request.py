@@ -7,7 +7,8 @@ strings; nothing else differs between a page's message, a line of JSON and a fil
 
     {"messages": [{"role", "content", "reasoning_content"?, "tool_calls"?: [{"name", "arguments"}]}],
      "tools"?, "enable_thinking"?, "preserve_thinking"?, "local_state"?,
-     "evidence"?: [{"id", "relevance", "content"}], "budget_tokens"?}
+     "evidence"?: [{"id", "relevance", "content"}], "budget_tokens"?,
+     "continue_ids"?: what was generated before, of a reply that was cut short}
 
 A key that is absent and a key that is null say the same: nothing. `as_json` gives the data again with every
 default filled in; reading that gives the same request.
@@ -30,7 +31,7 @@ from slm2_web.template2.spec import Conversation, Message
 from slm2_web.tokenizer2.tokenizer import Tokenizer
 
 CONVERSATION_KEYS: Final = ("messages", "tools", "enable_thinking", "preserve_thinking")
-KEYS: Final = (*CONVERSATION_KEYS, "local_state", "evidence", "budget_tokens")
+KEYS: Final = (*CONVERSATION_KEYS, "local_state", "evidence", "budget_tokens", "continue_ids")
 MAX_BUDGET_TOKENS: Final = 1 << 20
 
 
@@ -48,6 +49,7 @@ class Request:
     budget_tokens: int
     local_state: bytes | None = None
     evidence: tuple[Evidence, ...] = ()
+    continue_ids: tuple[int, ...] = ()
 
     @classmethod
     def of_ids(cls, prompt_ids: Sequence[int], params: SamplingParams, max_seq_len: int) -> Request:
@@ -72,6 +74,7 @@ class Request:
                 for each in self.evidence
             ],
             "budget_tokens": self.budget_tokens,
+            "continue_ids": list(self.continue_ids),
             **rest,
         }
 
@@ -95,6 +98,7 @@ def parse_request(raw: Mapping[str, Any], params: SamplingParams, max_seq_len: i
         budget_tokens=check_budget(budget_tokens, max_seq_len),
         local_state=None if local_state is None else _utf8(local_state, "local_state"),
         evidence=tuple(_evidence(each, f"evidence[{i}]") for i, each in enumerate(evidence)),
+        continue_ids=_ids(given.get("continue_ids", []), max_seq_len),
     )
     _prompt_request(request)
     return request
@@ -130,6 +134,16 @@ def _prompt_request(request: Request) -> PromptRequest:
         local_state=request.local_state,
         evidence=request.evidence,
     )
+
+
+def _ids(value: object, max_seq_len: int) -> tuple[int, ...]:
+    ids = _JSON.array(value, "continue_ids")
+    if len(ids) > max_seq_len:
+        raise _bad_json("continue_ids", f"{len(ids)} ids", f"at most {max_seq_len}")
+    for index, token_id in enumerate(ids):
+        if isinstance(token_id, bool) or not isinstance(token_id, int):
+            raise _bad_json(f"continue_ids[{index}]", show(token_id), "an id")
+    return tuple(ids)
 
 
 def _evidence(raw: object, place: str) -> Evidence:

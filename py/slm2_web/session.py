@@ -4,47 +4,46 @@ Theory of operation
 -------------------
     prefill   forward the prompt's ids that the KV cache lacks, in chunks, the last id always: its logits
               are wanted
-    step      sample an id from the logits; release the text that is certain; end, or forward the id
+    step      sample an id from the logits, among those that may come (guide.py); read it (reply.py); end, or
+              forward the id
 
 The cache keeps the ids it holds. A new prompt keeps the longest prefix that it has in common with them,
 so the next turn of a conversation, a regeneration and an edit all pay for what is new alone. Executors
 give the same bits however the ids are cut, so neither reuse nor chunks can show in a reply.
 
-Text goes through two streams: whole characters (utf8.py), then stop strings (stopstrings.py). An added
-token (a marker of structure) has no text. So the reply's text is a function of the generated ids alone.
+A reply that was cut short can be continued: the ids that were generated before count as generated, so it
+goes on as if it had never stopped.
 
-A model that thinks before it answers says so with two added tokens, `<think>` and `</think>`. Their ids, and
-nothing that is spelled like them, move the machine:
-
-    answer --<think>--> reasoning --</think>--> answer
-
-It begins where the prompt leaves it: inside a thought if the last of the two ids in the prompt is `<think>`.
-Reasoning and answer are two texts, each with streams of its own; stop strings end the answer alone. The line
-feeds around a thought are the template's, which writes them anew: there is none at either end of the
-reasoning, and none at the start of an answer that follows one.
-
-After each forward pass the session knows exactly what the cache holds; when one fails, it forgets the
-cache and the error passes on: the next reply starts from nothing.
+After each forward pass the session knows exactly what the cache holds. When one fails, it forgets the cache
+and asks whoever made the executor for another one (`renew`), which reads the whole context again: the reply
+goes on with the same tokens, since executors give the same bits. It does so MAX_LOSSES times in a reply;
+then, or when there is no other executor, the error passes on, and the next reply starts from nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slm2_web.errors import FormatError, InputError, ProtocolError
+from slm2_web.constrain.mask import Language, Tokens
+from slm2_web.constrain.schema import parse_format
+from slm2_web.errors import DeviceError, InputError, ProtocolError
 from slm2_web.forward2.executor import Executor
+from slm2_web.guide import Guide
+from slm2_web.reply import Call, Delta, Markers, Reply
+from slm2_web.sampling2.logprobs import Logprobs, log_probabilities
 from slm2_web.sampling2.params import SamplingParams
 from slm2_web.sampling2.sampler import sample
-from slm2_web.stopstrings import StopStrings
 from slm2_web.strictjson import show
-from slm2_web.tokenizer2.utf8 import InvalidUtf8, Utf8Stream
+
+# Executors that a reply may lose and still go on.
+MAX_LOSSES = 4
 
 Reason = Literal["stop_token", "stop_string", "max_tokens", "context_full", "cancelled", "invalid_utf8"]
 
@@ -66,7 +65,7 @@ class Vocabulary(Protocol):
 @dataclass(frozen=True, slots=True)
 class Prefill:
     """The cache holds the first `done_tokens` of the prompt's `total_tokens`. The first one of a reply tells
-    how many it held already."""
+    how many it held already. After a loss it begins again, and what was generated counts as prompt."""
 
     done_tokens: int
     total_tokens: int
@@ -74,18 +73,11 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """An id was sampled; `data` is its token, of an added token the marker's text."""
+    """An id was sampled; `data` is its token, of an added token the marker's text. `logprobs`: if wanted."""
 
     id: int
     data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """The answer, or the reasoning, goes on: whole UTF-8 characters, never empty."""
-
-    data: bytes
-    is_reasoning: bool = False
+    logprobs: Logprobs | None = None
 
 
 @dataclass(slots=True)
@@ -115,55 +107,65 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
+class Loss:
+    """An executor that failed after `n_tokens` generated ids, and the one that took over; `ms` went by until
+    that was ready."""
+
+    error: DeviceError
+    n_tokens: int
+    executor: str
+    adapter: str
+    ms: float
+
+    def as_json(self) -> dict[str, Any]:
+        """`{"code", "message", "n_tokens", "executor", "adapter", "ms"}`."""
+        return {
+            "code": self.error.code,
+            "message": self.error.message,
+            "n_tokens": self.n_tokens,
+            "executor": self.executor,
+            "adapter": self.adapter,
+            "ms": round(self.ms, 3),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """The reply has ended.
 
-    `generated_ids` has every sampled id, an eos id too; `text` is the answer, as its deltas said it, and
-    `reasoning` the thought, None where there was none; `logit_digests[i]` is the sha256, in hexadecimal, of
-    the logits (little-endian float32) that generated_ids[i] was sampled from. `detail` says more about the
-    reason:
+    `generated_ids` has every sampled id, an eos id too; `text` is the whole answer, with what was continued,
+    `reasoning` the thought, None where there was none, `calls` those of tools; `logit_digests[i]` is the
+    sha256, in hexadecimal, of the logits (little-endian float32) that generated_ids[i] was sampled from.
+    `detail` says more about the reason:
 
         stop_token    {"id"}
         stop_string   {"stop"}: the string
-        invalid_utf8  {"offset", "bytes_hex"}: where in the bytes of the text, those line feeds counted, and
-                      all of them from there; with {"part": "reasoning"} when the text is the reasoning
+        invalid_utf8  {"offset", "bytes_hex"}: where in the bytes of the text, the template's line feeds
+                      counted, and all of them from there; with {"part": "reasoning"} when the text is that
         any           {"partial_hex"}: the beginning of a character that never came; `text` ends before it
-        any           {"reasoning_partial_hex"}: the same of `reasoning`
+        any           {"invalid": [{"offset", "bytes_hex"}]}: what was no UTF-8, where that doesn't end it
+        any           {"reasoning_partial_hex", "reasoning_invalid"}: the same of `reasoning`
+
+    `losses`: the executors that failed meanwhile; they leave no trace in the rest.
     """
 
     reason: Reason
     generated_ids: tuple[int, ...]
     reasoning: bytes | None
     text: bytes
+    calls: tuple[Call, ...]
     logit_digests: tuple[str, ...]
     timings: Timings
     detail: Mapping[str, Any]
+    losses: tuple[Loss, ...] = ()
 
 
 Event = Prefill | Token | Delta | Done
 
-
-class HasControlIds(Protocol):
-    """What `ThinkingIds.of` needs of a tokenizer."""
-
-    def control_id(self, marker: bytes) -> int:
-        """The id of the added token with this text. Raises: FormatError."""
-
-
-@dataclass(frozen=True, slots=True)
-class ThinkingIds:
-    """The ids that open and close a thought."""
-
-    begin: int
-    end: int
-
-    @classmethod
-    def of(cls, tokenizer: HasControlIds) -> ThinkingIds | None:
-        """Those of a vocabulary that has both as added tokens."""
-        try:
-            return cls(tokenizer.control_id(b"<think>"), tokenizer.control_id(b"</think>"))
-        except FormatError:
-            return None
+# `renew(error, tries)`: another executor, with an empty cache, after the last one failed with `error`;
+# `tries` counts the failures since the reply's last token. Raises: DeviceError, as a rule `error`, when there
+# is none.
+Renew = Callable[[DeviceError, int], Awaitable[Executor]]
 
 
 def never() -> bool:
@@ -174,7 +176,7 @@ def never() -> bool:
 class Session:
     """One model's replies, one at a time, with one KV cache.
 
-    `thinking`: the ids around a thought, for a model that thinks.
+    `markers`: the parts of a reply that the vocabulary has added tokens for.
     """
 
     def __init__(
@@ -182,13 +184,18 @@ class Session:
         tokenizer: Vocabulary,
         executor: Executor,
         eos_ids: Collection[int],
-        thinking: ThinkingIds | None = None,
+        markers: Markers = Markers(),  # noqa: B008 - immutable
+        renew: Renew | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._executor = executor
+        self._renew = renew
         self._eos_ids = frozenset(eos_ids)
-        self._thinking = thinking
+        self._markers = markers
         self._cached_ids: list[int] = []
+        # The vocabulary laid out for masks, and the last language: made when first needed.
+        self._tokens: Tokens | None = None
+        self._language: tuple[str, Language | None] = ("", None)
         # Whose turn it is: a newer reply ends the turn of an older one that was not read to its end.
         self._turn = object()
         self._in_forward = False
@@ -203,135 +210,178 @@ class Session:
         prompt_ids: Sequence[int],
         params: SamplingParams,
         *,
+        continued_ids: Sequence[int] = (),
         cancelled: Callable[[], bool] = never,
     ) -> AsyncGenerator[Event, None]:
-        """The events of one reply; the last is Done. `cancelled` is asked before every forward pass.
+        """The events of one reply; the last is Done. `cancelled` is asked before every forward pass, and once
+        more before an id is sampled. `continued_ids`: what was generated before, which this reply goes on
+        from; `params.max_tokens` counts what comes after.
 
-        Raises: InputError `input.budget`, `input.token_id`; ProtocolError `protocol.state` while another
-            reply is inside a forward pass, or when a newer reply was started before this one ended; what
-            the executor and the sampler raise.
+        Raises: InputError `input.budget`, `input.token_id`, `input.response_format`, and `input.params` for
+            continued ids that don't fit; ProtocolError `protocol.state` while another reply is inside a
+            forward pass, or when a newer reply was started before this one ended; what the executor (unless
+            another one takes over) and the sampler raise.
         """
-        self._check(prompt_ids)
+        self._check(prompt_ids, continued_ids)
         if self._in_forward:
             raise ProtocolError("protocol.state", "another reply is in a forward pass; wait for its end")
-        turn = self._turn = object()
         prompt = list(prompt_ids)
-        is_thinking = self._opens_thought(prompt)
-        thought = _Text((), is_thought=True) if is_thinking else None
-        answer = _Text(params.stop)
+        reply = Reply(
+            self._tokenizer, self._markers, prompt, params.stop, lenient=params.invalid_utf8 == "show"
+        )
+        guide = self._guide(reply, prompt, params)
+        self._continue(reply, guide, continued_ids)
+        turn = self._turn = object()
+        # What the reply holds, and how much of it was there before.
+        written, n_continued = list(continued_ids), len(continued_ids)
         timings = Timings()
-        generated: list[int] = []
         digests: list[str] = []
-
-        def done(reason: Reason, detail: Mapping[str, Any] | None = None) -> Done:
-            everything = dict(detail or {})
-            if answer.partial:
-                everything["partial_hex"] = answer.partial.hex()
-            if thought and thought.partial:
-                everything["reasoning_partial_hex"] = thought.partial.hex()
-            return Done(
-                reason=reason,
-                generated_ids=tuple(generated),
-                reasoning=bytes(thought.released) if thought else None,
-                text=bytes(answer.released),
-                logit_digests=tuple(digests),
-                timings=timings,
-                detail=everything,
-            )
+        losses: list[Loss] = []
 
         start = time.perf_counter()
-        self._keep_common_prefix(prompt)
+        context = prompt + written
+        self._keep_common_prefix(context)
         timings.reused_tokens = len(self._cached_ids)
-        yield Prefill(len(self._cached_ids), len(prompt))
-        logits: NDArray[np.float32] | None = None
-        while len(self._cached_ids) < len(prompt):
-            if cancelled():
-                yield done("cancelled")
-                return
-            pos = len(self._cached_ids)
-            chunk = prompt[pos : pos + self._executor.max_chunk_tokens]
-            logits = await self._forward(turn, chunk, want_logits=pos + len(chunk) == len(prompt))
-            timings.prefill_tokens += len(chunk)
-            timings.prefill_kernel_ms += self._executor.kernel_ms
-            timings.prefill_ms = (time.perf_counter() - start) * 1e3
-            yield Prefill(len(self._cached_ids), len(prompt))
-
-        reason: Reason | None = "cancelled" if cancelled() else None
+        yield Prefill(len(self._cached_ids), len(context))
+        reason: Reason | None = None
         detail: Mapping[str, Any] = {}
-        kernel_ms = 0.0
-        start = time.perf_counter()
+        logits: NDArray[np.float32] | None = None
         while reason is None:
+            # Prefill, step and recovery alike: forward what the cache lacks of the context.
+            reading = not digests
+            kernel_ms = 0.0
+            while not cancelled() and len(self._cached_ids) < len(context):
+                pos = len(self._cached_ids)
+                chunk = context[pos : pos + self._executor.max_chunk_tokens]
+                try:
+                    logits = await self._forward(turn, chunk, want_logits=pos + len(chunk) == len(context))
+                except DeviceError as error:
+                    losses.append(await self._replace(turn, error, len(digests), losses))
+                    reading = True
+                    yield Prefill(0, len(context))
+                    continue
+                kernel_ms += self._executor.kernel_ms
+                if not digests:
+                    read = len(self._cached_ids) - timings.reused_tokens
+                    timings.prefill_tokens = max(timings.prefill_tokens, read)
+                    timings.prefill_ms = (time.perf_counter() - start) * 1e3
+                    timings.prefill_kernel_ms = kernel_ms
+                if reading:
+                    yield Prefill(len(self._cached_ids), len(context))
+            if cancelled():
+                reason = "cancelled"
+                break
             self._check_turn(turn)
             assert logits is not None
-            context = prompt + generated
-            token_id = sample(logits, prompt, generated, params, self._tokenizer.n_tokens).id
+            if not digests:
+                start, kernel_ms = time.perf_counter(), 0.0
+            n_tokens = self._tokenizer.n_tokens
+            drawn = sample(logits, prompt, written, params, n_tokens, allowed=guide.allowed())
+            token_id = drawn.id
+            guide.take(token_id)
             digests.append(digest(logits))
-            generated.append(token_id)
+            written.append(token_id)
+            context.append(token_id)
             now = time.perf_counter()
             timings.decode_ms.append((now - start) * 1e3)
             timings.kernel_ms.append(kernel_ms)
             start = now
-            data = self._tokenizer.token_bytes(token_id)
-            yield Token(token_id, data)
+            likely = params.logprobs
+            yield Token(
+                token_id,
+                self._tokenizer.token_bytes(token_id),
+                None if likely is None else log_probabilities(logits, n_tokens, token_id, likely),
+            )
 
             if token_id in self._eos_ids:
                 reason, detail = "stop_token", {"id": token_id}
-            elif self._thinking and token_id in (self._thinking.begin, self._thinking.end):
-                is_thinking = token_id == self._thinking.begin
-                thought = thought or (_Text((), is_thought=True) if is_thinking else None)
-                answer.follow_thought()
-            elif not self._tokenizer.is_control(token_id):
-                delta, ending = (thought if thought and is_thinking else answer).feed(data)
-                if delta:
-                    yield Delta(delta, is_thinking)
-                if ending is not None:
-                    reason, detail = ending
-                    if is_thinking:
-                        detail = {**detail, "part": "reasoning"}
-            if reason is not None:
                 break
-            if len(generated) == params.max_tokens:
+            for delta in reply.feed(token_id):
+                yield delta
+            if reply.ending is not None:
+                reason, detail = reply.ending
+            elif len(digests) == params.max_tokens:
                 reason = "max_tokens"
-            elif len(context) + 1 > self._executor.max_seq_len:
+            elif len(context) > self._executor.max_seq_len:
                 reason = "context_full"
-            elif cancelled():
-                reason = "cancelled"
-            else:
-                logits = await self._forward(turn, [token_id], want_logits=True)
-                kernel_ms = self._executor.kernel_ms
-                if cancelled():
-                    reason = "cancelled"
 
-        if reason != "stop_string":
-            rest = answer.finish()
-            if rest:
-                yield Delta(rest)
-        yield done(reason, detail)
+        for delta in reply.finish():
+            yield delta
+        yield Done(
+            reason=reason,
+            generated_ids=tuple(written[n_continued:]),
+            reasoning=reply.reasoning,
+            text=reply.text,
+            calls=tuple(reply.calls),
+            logit_digests=tuple(digests),
+            timings=timings,
+            detail={**detail, **reply.detail},
+            losses=tuple(losses),
+        )
 
-    def _opens_thought(self, prompt: Sequence[int]) -> bool:
-        """Whether the prompt ends inside a thought."""
-        if self._thinking is None:
-            return False
-        markers = (self._thinking.begin, self._thinking.end)
-        last = next((token_id for token_id in reversed(prompt) if token_id in markers), None)
-        return last == self._thinking.begin
+    def _guide(self, reply: Reply, prompt: Sequence[int], params: SamplingParams) -> Guide:
+        """Raises: InputError `input.response_format`."""
+        language: Language | None = None
+        text = params.response_format
+        if text is not None:
+            if self._language[0] != text:
+                expression = parse_format(text.encode("utf-8"))
+                if expression is not None:
+                    self._tokens = self._tokens or Tokens(self._tokenizer)
+                    language = Language(expression, self._tokens)
+                self._language = (text, language)
+            language = self._language[1]
+        return Guide(
+            reply,
+            self._markers,
+            prompt,
+            self._eos_ids,
+            self._tokenizer.n_tokens,
+            language=language,
+            tokens=self._tokens if language else None,
+            max_reasoning_tokens=params.max_reasoning_tokens,
+        )
 
-    def _check(self, prompt_ids: Sequence[int]) -> None:
+    def _continue(self, reply: Reply, guide: Guide, ids: Sequence[int]) -> None:
+        """Read what was written before. Raises: InputError `input.params` for what no such reply holds."""
+        for index, token_id in enumerate(ids):
+            allowed = guide.allowed()
+            over = token_id in self._eos_ids or reply.ending is not None
+            if over or not (allowed is None or allowed[token_id]):
+                what = "what ends a reply" if over else "an id that could not come there"
+                raise InputError(
+                    "input.params",
+                    f"continue_ids[{index}]: found {token_id}, {what}; allowed: a reply that was cut short",
+                    {"place": f"continue_ids[{index}]", "found": token_id, "allowed": "ids that could come"},
+                )
+            guide.take(token_id)
+            reply.feed(token_id)
+        if reply.ending is not None:
+            raise InputError(
+                "input.params",
+                "continue_ids: found a reply that has ended; allowed: one that was cut short",
+                {"place": "continue_ids", "found": reply.ending[0], "allowed": "a reply that was cut short"},
+            )
+
+    def _check(self, prompt_ids: Sequence[int], continued_ids: Sequence[int]) -> None:
         limit = self._executor.max_seq_len
-        if not 1 <= len(prompt_ids) <= limit:
+        n_prompt = len(prompt_ids) + len(continued_ids)
+        if not prompt_ids or n_prompt > limit:
             raise InputError(
                 "input.budget",
-                f"the prompt has {len(prompt_ids)} tokens; allowed: 1 to {limit}",
-                {"prompt_tokens": len(prompt_ids), "max_seq_len": limit},
+                f"the prompt has {n_prompt} tokens; allowed: 1 to {limit}",
+                {"prompt_tokens": n_prompt, "max_seq_len": limit},
             )
         n_tokens = self._tokenizer.n_tokens
-        for index, token_id in enumerate(prompt_ids):
-            if not 0 <= token_id < n_tokens:
-                raise InputError(
-                    "input.token_id",
-                    f"prompt_ids[{index}]: found {show(token_id)}; allowed: 0 to {n_tokens - 1}",
-                    {"place": f"prompt_ids[{index}]", "found": token_id, "allowed": f"0 to {n_tokens - 1}"},
-                )
+        for name, ids in (("prompt_ids", prompt_ids), ("continue_ids", continued_ids)):
+            for index, token_id in enumerate(ids):
+                if not 0 <= token_id < n_tokens:
+                    place, allowed = f"{name}[{index}]", f"0 to {n_tokens - 1}"
+                    raise InputError(
+                        "input.token_id",
+                        f"{place}: found {show(token_id)}; allowed: {allowed}",
+                        {"place": place, "found": token_id, "allowed": allowed},
+                    )
 
     def _keep_common_prefix(self, prompt: list[int]) -> None:
         """Truncate the cache to what it shares with all of the prompt but its last id."""
@@ -360,6 +410,24 @@ class Session:
         self._cached_ids += ids
         return logits
 
+    async def _replace(self, turn: object, error: DeviceError, n_tokens: int, losses: Sequence[Loss]) -> Loss:
+        """Put another executor in the place of the one that failed.
+
+        Raises: DeviceError: `error`, when there is none.
+        """
+        if self._renew is None or len(losses) == MAX_LOSSES:
+            raise error
+        self._check_turn(turn)
+        tries = 1 + sum(loss.n_tokens == n_tokens for loss in losses)
+        start = time.perf_counter()
+        self._in_forward = True
+        try:
+            self._executor = await self._renew(error, tries)
+        finally:
+            self._in_forward = False
+        ms = (time.perf_counter() - start) * 1e3
+        return Loss(error, n_tokens, self._executor.name, self._executor.adapter, ms)
+
     def _check_turn(self, turn: object) -> None:
         if turn is not self._turn:
             raise ProtocolError("protocol.state", "a newer reply was started; this one is over")
@@ -372,60 +440,3 @@ class Session:
 def digest(logits: NDArray[np.float32]) -> str:
     """sha256 of the logits' bits, little-endian, in hexadecimal."""
     return hashlib.sha256(np.ascontiguousarray(logits, dtype="<f4").data).hexdigest()
-
-
-class _Text:
-    """From the bytes of tokens to the text that is certain. A thought has no line feeds at its ends."""
-
-    def __init__(self, stops: Sequence[bytes], *, is_thought: bool = False) -> None:
-        self.released = bytearray()
-        self.partial = b""
-        self._is_thought = is_thought
-        self._skips_line_feeds = is_thought
-        self._held_line_feeds = b""
-        self._characters = Utf8Stream()
-        self._stops = StopStrings(stops)
-
-    def feed(self, data: bytes) -> tuple[bytes, tuple[Reason, Mapping[str, Any]] | None]:
-        """(text to release now, the ending that `data` brings or None)."""
-        invalid: tuple[Reason, Mapping[str, Any]] | None = None
-        unfinished = self._characters.finish()
-        try:
-            whole = self._characters.feed(data)
-        except InvalidUtf8 as error:
-            # What came before the fault may still hold a stop string, which then ends the text.
-            whole = error.data
-            bad = (unfinished + data)[len(whole) :]
-            invalid = ("invalid_utf8", {"offset": error.offset, "bytes_hex": bad.hex()})
-        else:
-            self.partial = self._characters.finish()
-        delta, stop = self._stops.feed(self._trim(whole))
-        if stop is not None:
-            self.partial = b""
-            return self._release(delta), ("stop_string", {"stop": stop.decode("utf-8")})
-        if invalid is not None:
-            self.partial = b""
-        return self._release(delta), invalid
-
-    def follow_thought(self) -> None:
-        """The text stands right before or after a thought: if none of it is there yet, it begins with no line
-        feed."""
-        self._skips_line_feeds = not self.released
-
-    def _trim(self, data: bytes) -> bytes:
-        if self._skips_line_feeds:
-            data = data.lstrip(b"\n")
-            self._skips_line_feeds = not data
-        if self._is_thought:
-            data = self._held_line_feeds + data
-            kept = data.rstrip(b"\n")
-            self._held_line_feeds, data = data[len(kept) :], kept
-        return data
-
-    def finish(self) -> bytes:
-        """The text that was held for a stop string which did not come."""
-        return self._release(self._stops.finish())
-
-    def _release(self, data: bytes) -> bytes:
-        self.released += data
-        return data

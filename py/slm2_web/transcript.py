@@ -57,6 +57,7 @@ KEYS: Final = (
     "detail",
     "reasoning",
     "text",
+    "tool_calls",
     "sha256",
     "executor",
     "timings",
@@ -119,6 +120,7 @@ class Transcript:
     detail: Mapping[str, Any]
     reasoning: bytes | None
     text: bytes
+    tool_calls: tuple[Mapping[str, Any], ...]
     sha256: str
     executor: ExecutorInfo
     timings: Timings
@@ -168,6 +170,7 @@ def record(
         detail=done.detail,
         reasoning=done.reasoning,
         text=done.text,
+        tool_calls=tuple(call.as_json() for call in done.calls),
         sha256="",
         executor=ExecutorInfo(executor.name, executor.adapter),
         timings=done.timings,
@@ -217,7 +220,10 @@ async def rerun(
     n_generated = 0
     limit = len(recorded.generated_ids) if recorded.reason == "cancelled" else math.inf
     events = session.generate(
-        recorded.prompt_ids, recorded.request.params, cancelled=lambda: cancelled() or n_generated >= limit
+        recorded.prompt_ids,
+        recorded.request.params,
+        continued_ids=recorded.request.continue_ids,
+        cancelled=lambda: cancelled() or n_generated >= limit,
     )
     done = None
     async for event in events:
@@ -247,6 +253,7 @@ def _comparable_json(t: Transcript) -> dict[str, Any]:
         "detail": dict(t.detail),
         "reasoning": None if t.reasoning is None else t.reasoning.decode("utf-8"),
         "text": t.text.decode("utf-8"),
+        "tool_calls": [dict(call) for call in t.tool_calls],
     }
 
 
@@ -265,7 +272,7 @@ def _places(t: Transcript) -> Iterator[tuple[str, Any, int | None]]:
     for key in ("model", "manifest_sha256", "tokenizer_sha256"):
         yield f"artifacts.{key}", artifacts[key], None
     yield from _items("artifacts.weights_sha256", artifacts["weights_sha256"])
-    for key in ("messages", "tools", "evidence", "prompt_ids"):
+    for key in ("messages", "tools", "evidence", "prompt_ids", "continue_ids"):
         yield from _items(f"request.{key}", request.get(key, ()))
     for key in ("enable_thinking", "preserve_thinking", "local_state", "budget_tokens"):
         yield f"request.{key}", request.get(key), None
@@ -278,7 +285,7 @@ def _places(t: Transcript) -> Iterator[tuple[str, Any, int | None]]:
     for step, (token_id, digest) in enumerate(steps):
         yield f"logit_digests[{step}]", digest, step
         yield f"generated_ids[{step}]", token_id, step
-    for key in ("reason", "detail", "reasoning", "text"):
+    for key in ("reason", "detail", "reasoning", "text", "tool_calls"):
         yield key, comparable[key], None
 
 
@@ -333,6 +340,10 @@ def from_json(root: object) -> Transcript:
         if top["reasoning"] is None
         else _JSON.text(top["reasoning"], "reasoning").encode("utf-8"),
         text=_JSON.text(top["text"], "text").encode("utf-8"),
+        tool_calls=tuple(
+            _call(call, f"tool_calls[{i}]")
+            for i, call in enumerate(_JSON.array(top["tool_calls"], "tool_calls", 0, MAX_IDS))
+        ),
         sha256=_JSON.sha256(top["sha256"], "sha256"),
         executor=ExecutorInfo(
             *(_JSON.text(executor[key], f"executor.{key}", 0, 1000) for key in ("name", "adapter"))
@@ -371,7 +382,7 @@ def _request(raw: object) -> Request:
         tools = _JSON.array(asked["tools"], "request.tools", 0, MAX_MESSAGES)
         asked["tools"] = [_JSON.text(tool, f"request.tools[{i}]") for i, tool in enumerate(tools)]
         _JSON.array(asked["messages"], "request.messages", 0, MAX_MESSAGES)
-        for key in ("preserve_thinking", "evidence", "budget_tokens"):
+        for key in ("preserve_thinking", "evidence", "budget_tokens", "continue_ids"):
             if asked[key] is None:
                 raise _bad(f"request.{key}", "null", "a value")
         return parse_request(asked, params, max_seq_len)
@@ -411,6 +422,15 @@ def _ledger(raw: object) -> dict[str, Any] | None:
     return ledger
 
 
+def _call(raw: object, place: str) -> dict[str, Any]:
+    """As `Call.as_json` writes it (reply.py)."""
+    keys = ("name", "arguments") if isinstance(raw, dict) and "name" in raw else ("text", "error")
+    call = _JSON.object_with(raw, place, keys)
+    for key in keys:
+        _JSON.text(call[key], f"{place}.{key}")
+    return call
+
+
 def _detail(raw: object) -> dict[str, Any]:
     """Small, flat and of known keys (session.Done)."""
     result: dict[str, Any] = {}
@@ -419,11 +439,13 @@ def _detail(raw: object) -> dict[str, Any]:
             result[key] = _JSON.integer(value, f"detail.{key}", 0, (1 << 53) - 1)
         elif key in ("stop", "bytes_hex", "partial_hex", "reasoning_partial_hex", "part"):
             result[key] = _JSON.text(value, f"detail.{key}", 0, 1 << 20)
+        elif key in ("invalid", "reasoning_invalid"):
+            result[key] = [_detail(item) for item in _JSON.array(value, f"detail.{key}", 1, MAX_IDS)]
         else:
             raise _bad(
                 f"detail.{show(key)}",
                 "an unknown key",
-                "id | offset | stop | bytes_hex | partial_hex | reasoning_partial_hex | part",
+                "id | offset | stop | bytes_hex | part | [reasoning_]partial_hex | [reasoning_]invalid",
             )
     return result
 

@@ -11,9 +11,12 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Playwright, sync_playwright
 
 from e2e.chatpage import ChatPage
+from e2e.guest import mortal_threads
 from slm2_web.compile.assets import Fetcher
+from slm2_web.compile.pack import pack_gguf
 from slm2_web.compile.serve import Server, start
 from slm2_web.compile.site import build_site
+from tiny_gguf import make_tiny_gguf
 
 ROOT = Path(__file__).resolve().parents[2]
 # Chromium offers WebGPU on a software adapter only when asked to.
@@ -41,7 +44,7 @@ def damaged(
 
     def make(pattern: str, change: Callable[[bytes], bytes]) -> Path:
         out = tmp_path_factory.mktemp("damaged") / "site"
-        shutil.copytree(site, out, copy_function=_link)
+        shutil.copytree(site, out, copy_function=link)
         victim = min(out.glob(pattern))
         data = change(victim.read_bytes())
         victim.unlink()
@@ -52,7 +55,8 @@ def damaged(
     return make
 
 
-def _link(source: str, target: str) -> None:
+def link(source: str, target: str) -> None:
+    """Gives a file another name where the file system can, else a copy."""
     try:
         os.link(source, target)
     except OSError:
@@ -77,6 +81,28 @@ def serve() -> Iterator[Serve]:
 def url(site: Path, serve: Serve) -> str:
     """Where the site is served, isolated, at the root."""
     return serve(site).url
+
+
+@pytest.fixture(scope="session")
+def tiny_url(site: Path, serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where the site is served with one more model, `tiny`, 68 KB of random weights whose replies are long,
+    and with threads that can be made to fail (guest.py)."""
+    folder = tmp_path_factory.mktemp("tiny")
+    out = folder / "site"
+    shutil.copytree(site, out, copy_function=link)
+    add_tiny(out, folder)
+    thread = out / "worker" / "wasm" / "thread.js"
+    source = thread.read_bytes()
+    thread.unlink()
+    thread.write_bytes(mortal_threads(source))
+    thread.with_name("thread.js.gz").unlink(missing_ok=True)
+    return serve(out).url
+
+
+def add_tiny(site: Path, work: Path) -> None:
+    """Put the model `tiny` into a site."""
+    made = make_tiny_gguf(work / "tiny.gguf", seed=14)  # most seeds write broken UTF-8 at once
+    pack_gguf(made.path, site / "models" / "tiny", made.spec)
 
 
 @pytest.fixture(scope="session")

@@ -26,8 +26,9 @@ from slm2_web.errors import DeviceError, InputError, ProtocolError
 from slm2_web.forward2.executor import Executor
 from slm2_web.forward2.reference import ReferenceExecutor
 from slm2_web.packed import PackedModel
+from slm2_web.reply import Delta, Markers, Pair
 from slm2_web.sampling2.params import SamplingParams, parse_params
-from slm2_web.session import Delta, Done, Event, Prefill, Reason, Session, ThinkingIds, Token, digest
+from slm2_web.session import MAX_LOSSES, Done, Event, Prefill, Reason, Session, Token, digest
 from slm2_web.tokenizer2.tokenizer import Tokenizer
 
 VECTORS = Path(__file__).parent / "vectors"
@@ -263,6 +264,66 @@ def test_a_failing_executor_leaves_the_session_usable(fail_at: int) -> None:
     assert comparable(collect(session, prompt, params())[1]) == comparable(cold(prompt, params()))
 
 
+@pytest.mark.parametrize("fail_at", range(12))
+def test_a_reply_goes_on_with_another_executor(fail_at: int) -> None:
+    """Lost while reading or writing, with a prefix in the cache: the reply is the cold one."""
+    others = [HashExecutor(max_chunk_tokens=2, name="other")]
+    calls: list[tuple[str, int]] = []
+
+    async def renew(error: DeviceError, tries: int) -> Executor:
+        calls.append((error.code, tries))
+        await asyncio.sleep(0)
+        return others.pop()
+
+    executor = HashExecutor(max_chunk_tokens=3)
+    session = Session(LETTERS, executor, (0,), renew=renew)
+    prompt = [5, 6, 7, 8, 9, 10, 11, 12]
+    collect(session, prompt[:2], params(max_tokens=1))
+    executor.fail_at = len(executor.calls) + fail_at
+    events, done = collect(session, prompt, params())
+    assert comparable(done) == comparable(cold(prompt, params()))
+    assert done.timings.reused_tokens + done.timings.prefill_tokens == len(prompt)
+    (loss,) = done.losses
+    assert calls == [("device.lost", 1)]
+    # Six ids in two passes give the first token.
+    assert (loss.n_tokens, loss.executor, loss.as_json()["code"]) == (
+        max(0, fail_at - 1),
+        "other",
+        "device.lost",
+    )
+    told = [event for event in events if isinstance(event, Prefill)]
+    again = told.index(Prefill(0, len(prompt) + loss.n_tokens))
+    assert told[-1] == Prefill(len(prompt) + loss.n_tokens, len(prompt) + loss.n_tokens)
+    assert [event.done_tokens for event in told[again:]] == sorted(e.done_tokens for e in told[again:])
+    assert comparable(collect(session, prompt, params())[1]) == comparable(done)
+
+
+def test_executors_that_go_on_failing_end_the_reply() -> None:
+    """Each dies in its second pass, so that every one of them brings the reply further, or none does."""
+    for n_read, expected in ((1, [1, 1, 1, 1]), (9, [1, 2, 3, 4])):
+        tries_seen: list[int] = []
+
+        async def renew(error: DeviceError, tries: int, seen: list[int] = tries_seen) -> Executor:
+            seen.append(tries)
+            return HashExecutor(max_chunk_tokens=8, fail_at=1)
+
+        session = Session(LETTERS, HashExecutor(max_chunk_tokens=8, fail_at=1), (), renew=renew)
+        with pytest.raises(DeviceError, match=r"device\.lost"):
+            collect(session, [1] * n_read, params())
+        assert tries_seen == expected[:MAX_LOSSES]
+
+
+def test_no_other_executor_is_the_error_of_the_first() -> None:
+    async def renew(error: DeviceError, tries: int) -> Executor:
+        raise error
+
+    executor = HashExecutor(fail_at=2)
+    session = Session(LETTERS, executor, (0,), renew=renew)
+    with pytest.raises(DeviceError, match=r"device\.lost"):
+        collect(session, [1, 2, 3], params())
+    assert comparable(collect(session, [1, 2, 3], params())[1]) == comparable(cold([1, 2, 3], params()))
+
+
 def test_bad_logits_pass_through_with_the_position() -> None:
     class Broken(HashExecutor):
         def logits(self) -> NDArray[np.float32]:
@@ -477,7 +538,7 @@ def thoughts(script: Sequence[int], prompt: Sequence[int] = (), **raw: Any) -> D
     words = Words([*PARTS, b"?"], control=frozenset({OPEN, CLOSE}))
     n_prompt = len(prompt) + 1
     executor = ScriptExecutor(vocab_size=10, script=script, prompt_tokens=n_prompt, max_seq_len=999)
-    session = Session(words, executor, (), ThinkingIds(OPEN, CLOSE))
+    session = Session(words, executor, (), Markers(Pair(OPEN, CLOSE)))
     return collect(session, [*prompt, 9], params(max_tokens=len(script), **raw))[1]
 
 
@@ -529,14 +590,14 @@ def test_the_thought_about_the_tag(qwen3_tokenizer: Tokenizer) -> None:
     """ggml-org/llama.cpp#27661: the reasoning spells `</think>` in ordinary tokens."""
     script = [151667, 198, 1782, 690, 26865, 29, 4772, 198, 151668, 271, 10438, 151645]
     executor = ScriptExecutor(vocab_size=151936, script=script, max_seq_len=999)
-    session = Session(qwen3_tokenizer, executor, (151645,), ThinkingIds.of(qwen3_tokenizer))
+    session = Session(qwen3_tokenizer, executor, (151645,), Markers.of(qwen3_tokenizer))
     _, done = collect(session, [9707], params())
     assert (done.reasoning, done.text) == (b"the </think> tag", b"done")
     assert done.reason == "stop_token"
 
 
 def test_a_vocabulary_without_the_markers_has_no_thoughts(smollm2_tokenizer: Tokenizer) -> None:
-    assert ThinkingIds.of(smollm2_tokenizer) is None
+    assert Markers.of(smollm2_tokenizer) == Markers()
 
 
 # --- what is recorded ------------------------------------------------------------------------------------

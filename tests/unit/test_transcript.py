@@ -70,6 +70,7 @@ class Tiny:
             detail={},
             reasoning=None,
             text=b"",
+            tool_calls=(),
             sha256="",
             executor=transcript.ExecutorInfo("", ""),
             timings=Timings(),

@@ -22,9 +22,10 @@ from slm2_web.compile.pack_hf import pack_hf
 from slm2_web.forward2.reference import ReferenceExecutor
 from slm2_web.manifest import TemplateSpec
 from slm2_web.packed import PackedModel
+from slm2_web.reply import Markers
 from slm2_web.request import parse_request, prompt_of
 from slm2_web.sampling2.params import parse_params
-from slm2_web.session import Done, Session, ThinkingIds
+from slm2_web.session import Done, Session
 from slm2_web.template2.machine import HasRender, template_for
 from slm2_web.tokenizer2.runs import Trusted
 from slm2_web.tokenizer2.tokenizer import Tokenizer
@@ -68,7 +69,7 @@ class Talk:
         return executor
 
     def _session(self, executor: Led) -> Session:
-        return Session(self.tokenizer, executor, self.packed.manifest.eos_ids, ThinkingIds.of(self.tokenizer))
+        return Session(self.tokenizer, executor, self.packed.manifest.eos_ids, Markers.of(self.tokenizer))
 
     def ask(self, question: str, script: Sequence[int] = ()) -> tuple[list[int], Done, Done]:
         """(prompt, the reply, the reply from an empty cache); the reply then is part of the conversation."""

@@ -7,7 +7,8 @@
 // its call too: only then may the turns be zeroed.
 //
 // A thread that fails says so in a word of the memory, `stop`, which the others look at while they wait, and in a
-// message. The pass ends with `device.worker`, and so does every later one.
+// message. The pass ends with `device.worker`, and so does every later one. Another pool may take over, behind this one
+// in the same memory.
 //
 // Without shared memory there is one thread, a plain memory, and no waiting.
 
@@ -33,7 +34,7 @@ export class Pool {
   memory;
   /** @type {WebAssembly.Exports & Record<string, any>} */
   #exports;
-  /** @type {Worker[]} */
+  /** Held, or a browser may take them for garbage. @type {Worker[]} */
   #workers = [];
   #words;
   #end;
@@ -62,12 +63,12 @@ export class Pool {
    * @param {URL} root @param {WebAssembly.Memory | null} shared @param {Uint8Array} weights
    * @param {number} base @param {number} end @param {number} nThreads */
   static async create(root, shared, weights, base, end, nThreads) {
-    const url = new URL(`worker/wasm/forward${shared ? ".shared" : ""}.wasm`, root);
-    const module = await compile(url);
+    const module = await moduleOf(new URL(`worker/wasm/forward${shared ? ".shared" : ""}.wasm`, root).href);
     const memory = shared ?? plainMemory(end);
     if (!shared) new Uint8Array(memory.buffer).set(weights, base);
     const instance = await WebAssembly.instantiate(module, { env: { memory } });
-    return new Pool(module, instance, memory, end, shared ? nThreads : 1);
+    // Behind all that the memory holds: a thread of a pool before this one may still write there.
+    return new Pool(module, instance, memory, memory.buffer.byteLength, shared ? nThreads : 1);
   }
 
   /** The address of `size` more bytes, zeroed. @param {number} size @param {number} alignment */
@@ -164,11 +165,15 @@ export class Pool {
     }
   }
 
+  /** Tells the threads to leave, at once or at the next look at `stop` (thread.js). */
   dispose() {
     this.#stopped = true;
-    Atomics.store(this.#words, WORDS.quit, 1);
-    for (const worker of this.#workers) worker.terminate();
     this.#workers = [];
+    if (this.nThreads === 1) return;
+    if (this.#areas) Atomics.store(new Int32Array(this.memory.buffer, this.#areas.stop, 1), 0, 1);
+    Atomics.store(this.#words, WORDS.quit, 1);
+    Atomics.add(this.#words, WORDS.generation, 1);
+    Atomics.notify(this.#words, WORDS.generation);
   }
 }
 
@@ -183,6 +188,16 @@ function nextTask() {
     };
     port2.postMessage(null);
   });
+}
+
+/** Those that have been compiled, by URL: whoever needs one again may have no network. @type {Map<string, WebAssembly.Module>} */
+const modules = new Map();
+
+/** @param {string} url */
+async function moduleOf(url) {
+  const module = modules.get(url) ?? (await compile(new URL(url)));
+  modules.set(url, module);
+  return module;
 }
 
 /** @param {URL} url */

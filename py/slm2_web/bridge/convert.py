@@ -33,8 +33,8 @@ def to_f32(values: Any) -> F32:
     return result
 
 
-def device_error(error: JsException) -> DeviceError:
-    """The DeviceError that our JavaScript threw, by its `code`; anything else is a lost device."""
+def device_error(error: JsException, otherwise: str) -> DeviceError:
+    """The DeviceError that our JavaScript threw, by its `code`; anything else gets the code `otherwise`."""
     code: str = getattr(error, "code", None) or ""
     known = code in CODES and code.startswith(DeviceError.prefixes)
-    return DeviceError(code if known else "device.lost", error.message)
+    return DeviceError(code if known else otherwise, error.message)

@@ -1,4 +1,13 @@
-"""One model on one device, and the choice of the device."""
+"""One model on one device: the choice of the device, and of the next one when it fails.
+
+Theory of operation
+-------------------
+A device may fail at any moment: a laptop sleeps, a driver restarts, a thread dies. The weights stay in the
+worker's memory, so another device can be made from them, and the session reads its ids again (session.py): a
+reply goes on with the same tokens. First on a fresh device of the same kind; if that can't be had, or fails
+before the next token, on wasm where `auto` was asked for; else the error ends the reply. The next reply
+begins this anew.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +27,18 @@ from slm2_web.bridge.wasm import PoolBackend, wanted_threads
 from slm2_web.bridge.webgpu import WebGpuBackend
 from slm2_web.errors import DeviceError, ProtocolError, Slm2Error
 from slm2_web.forward2.exactmath import F32
+from slm2_web.forward2.executor import Executor
 from slm2_web.forward2.gpu import GpuExecutor
 from slm2_web.forward2.reference import ReferenceExecutor
 from slm2_web.forward2.selftest import self_test
 from slm2_web.forward2.wasm import WEIGHTS_BASE, WasmExecutor
 from slm2_web.manifest import Manifest, parse_manifest
-from slm2_web.packed import PackedModel, check_file, check_tensors
+from slm2_web.packed import PackedModel, check_tensors
+from slm2_web.reply import Delta, Markers
 from slm2_web.request import parse_request, prompt_of
+from slm2_web.sampling2.logprobs import Logprobs
 from slm2_web.sampling2.params import parse_params
-from slm2_web.session import Delta, Done, Prefill, Session, ThinkingIds, Token
+from slm2_web.session import Done, Prefill, Session, Token
 from slm2_web.template2.machine import HasRender, Template, template_for
 from slm2_web.tokenizer2.kernel import KernelTokenizer
 from slm2_web.tokenizer2.tables import parse
@@ -69,7 +81,7 @@ class _Loading:
 
 @dataclass(frozen=True, slots=True)
 class _Device:
-    """An executor and how to free it."""
+    """An executor and how to free it, which may be done again."""
 
     executor: GpuExecutor | WasmExecutor | ReferenceExecutor
     free: Callable[[], None]
@@ -90,7 +102,7 @@ async def _wasm(loading: _Loading) -> _Device:
             loading.memory, loading.weights, WEIGHTS_BASE, end, wanted_threads()
         )
     except JsException as error:
-        raise device_error(error) from None
+        raise device_error(error, "device.worker") from None
     backend = PoolBackend(pool)
     try:
         work = WasmExecutor.create(backend, loading.manifest, loading.inv_freq)
@@ -232,7 +244,6 @@ class Engine:
         manifest = parse_manifest(manifest_bytes)
         check_tensors(manifest)
         tokenizer_bytes = files.tokenizer.to_bytes()
-        check_file(manifest.tokenizer, tokenizer_bytes)
         start = time.perf_counter()
         tables = parse(tokenizer_bytes)
         kernel = await self._host.makeTokenizer(files.tokenizer, files.tokenizerMemory)
@@ -242,14 +253,17 @@ class Engine:
         loading = _Loading(manifest, files.weights, files.memory, self._host, emit)
         device = await _device_of(kind, loading)
         executor = device.executor
+
+        async def renew(error: DeviceError, tries: int) -> Executor:
+            return await self._renew(kind, loading, error, tries)
+
         self._model = _Model(
             manifest=manifest,
             artifacts=Artifacts.of(manifest, manifest_bytes, __version__),
             tokenizer=tokenizer,
             template=template,
-            executor=executor,
-            session=Session(tokenizer, executor, manifest.eos_ids, ThinkingIds.of(tokenizer)),
-            free=device.free,
+            device=device,
+            session=Session(tokenizer, executor, manifest.eos_ids, Markers.of(tokenizer), renew),
         )
         memory_bytes = executor.plan.memory_bytes()
         return {
@@ -281,7 +295,7 @@ class Engine:
         }
 
     async def chat(self, request: Any, emit: Any, cancelled: Any) -> Any:
-        """`{ok: {reason, transcript, stats}}` of one reply.
+        """`{ok: {reason, transcript, stats, more: {tool_calls, logprobs}}}` of one reply.
 
         request: the page's `chat`, less its id (protocol.py). `emit("context", ledger, null)`,
         `emit("prefill", done, total)`, `emit("token", id, null)`, `emit("delta", Uint8Array, part)`;
@@ -295,44 +309,93 @@ class Engine:
             raise ProtocolError("protocol.state", "no model is loaded")
         params = parse_params(request["params"], model.manifest.defaults)
         asked = {key: value for key, value in request.items() if key != "params"}
-        wanted = parse_request(asked, params, model.executor.max_seq_len)
+        wanted = parse_request(asked, params, model.device.executor.max_seq_len)
         prompt = prompt_of(wanted, model.template, model.tokenizer)
         ledger = prompt.ledger.as_json()
         emit("context", to_object(ledger), None)
         done: Done | None = None
-        async for event in model.session.generate(prompt.ids, params, cancelled=cancelled):
+        logprobs: list[dict[str, Any]] = []
+        events = model.session.generate(
+            prompt.ids, params, continued_ids=wanted.continue_ids, cancelled=cancelled
+        )
+        async for event in events:
             match event:
                 case Prefill(done_tokens, total_tokens):
                     emit("prefill", done_tokens, total_tokens)
-                case Token(token_id):
+                case Token(token_id, _, likely):
                     emit("token", token_id, None)
+                    if likely is not None:
+                        logprobs.append(_logprobs_json(token_id, likely, model.tokenizer))
                 case Delta(data, is_reasoning):
                     emit("delta", to_js(data), "reasoning" if is_reasoning else "text")
                 case Done():
                     done = event
         assert done is not None
-        record = transcript.record(model.artifacts, wanted, prompt.ids, ledger, done, model.executor)
+        executor = model.device.executor
+        record = transcript.record(model.artifacts, wanted, prompt.ids, ledger, done, executor)
         stats = {
             "prompt_tokens": len(prompt.ids),
             "generated_tokens": len(done.generated_ids),
             **done.timings.as_json(),
             "prefill_kernel_ms": round(done.timings.prefill_kernel_ms, 3),
             "kernel_ms": [round(ms, 3) for ms in done.timings.kernel_ms],
+            "executor": executor.name,
+            "adapter": executor.adapter,
+            "losses": [loss.as_json() for loss in done.losses],
         }
         text = transcript.write(record).decode("utf-8")
-        return {"reason": done.reason, "detail": dict(done.detail), "transcript": text, "stats": stats}
+        return {
+            "reason": done.reason,
+            "transcript": text,
+            "stats": stats,
+            "more": {
+                "tool_calls": [call.as_json() for call in done.calls],
+                "logprobs": None if params.logprobs is None else logprobs,
+            },
+        }
+
+    async def _renew(self, kind: str, loading: _Loading, error: DeviceError, tries: int) -> Executor:
+        """Another executor in place of the model's, which failed with `error`.
+
+        Raises: DeviceError: `error`, when there is none.
+        """
+        model = self._model
+        if model is None:  # disposed of meanwhile
+            raise error
+        failed = model.device.executor.name
+        model.device.free()
+        kinds = [failed] if tries == 1 else []
+        if kind == "auto" and failed != "wasm":
+            kinds.append("wasm")
+        for each in kinds:
+            try:
+                model.device = await _device_of(each, loading)
+            except DeviceError as another:
+                error.detail.setdefault("then", []).append(another.as_json())
+            else:
+                return model.device.executor
+        raise error
 
     def dispose(self) -> None:
         """Free the device's memory. Nothing may be called after it."""
         if self._model is not None:
-            self._model.free()
+            self._model.device.free()
             self._model = None
 
 
+def _logprobs_json(token_id: int, found: Logprobs, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Of a drawn id: `{id, bytes, logprob, top: [{id, bytes, logprob}]}`, bytes as a list of numbers."""
+
+    def one(an_id: int, logprob: float) -> dict[str, Any]:
+        return {"id": an_id, "bytes": list(tokenizer.token_bytes(an_id)), "logprob": logprob}
+
+    return {**one(token_id, found.chosen), "top": [one(*each) for each in found.top]}
+
+
 def _plain(value: Any) -> Any:
-    """What a page has sent, as the stages take it: typed arrays become bytes, null None."""
+    """What a page has sent, as the stages take it: bytes, ids as a list, null as None."""
     if isinstance(value, memoryview):
-        return bytes(value)
+        return bytes(value) if value.itemsize == 1 else value.tolist()
     if value is jsnull:
         return None
     if isinstance(value, dict):
@@ -340,14 +403,13 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Model:
-    """What `load` made."""
+    """What `load` made; the device is replaced when it fails."""
 
     manifest: Manifest
     artifacts: Artifacts
     tokenizer: Tokenizer
     template: HasRender
-    executor: GpuExecutor | WasmExecutor | ReferenceExecutor
+    device: _Device
     session: Session
-    free: Callable[[], None]

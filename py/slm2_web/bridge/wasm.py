@@ -37,7 +37,7 @@ class PoolBackend:
         try:
             address: int = self._pool.reserve(size, ALIGNMENT_BYTES)
         except JsException as error:
-            raise device_error(error) from None
+            raise device_error(error, "device.worker") from None
         return address
 
     def write(self, address: int, data: bytes) -> None:
@@ -55,14 +55,14 @@ class PoolBackend:
         try:
             await self._pool.setUp(to_object(areas.as_dict()))
         except JsException as error:
-            raise device_error(error) from None
+            raise device_error(error, "device.worker") from None
 
     async def run(self, ops: int, n_ops: int, step: Sequence[int], ids: Sequence[int], size: int) -> F32:
         """See WasmBackend."""
         try:
             return to_f32(await self._pool.run(ops, n_ops, to_js(step), to_js(ids), size))
         except JsException as error:
-            raise device_error(error) from None
+            raise device_error(error, "device.worker") from None
 
     @property
     def kernel_ms(self) -> float:

@@ -122,7 +122,7 @@ class WebGpuBackend:
         try:
             values = await self._replay.run(to_js(programs), to_js(step), to_js(ids), read, size)
         except JsException as error:
-            raise device_error(error) from None
+            raise device_error(error, "device.lost") from None
         found = to_f32(values)
         if found.nbytes != size:
             # A device that is lost takes along what was mapped.
@@ -138,7 +138,7 @@ class WebGpuBackend:
         try:
             await self._replay.check()
         except JsException as error:
-            raise device_error(error) from None
+            raise device_error(error, "device.lost") from None
 
     def dispose(self) -> None:
         """Destroy the device and all that it holds."""

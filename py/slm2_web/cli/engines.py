@@ -13,8 +13,9 @@ from slm2_web.cli.watch import Watcher
 from slm2_web.errors import Cancelled
 from slm2_web.forward2.executor import Executor
 from slm2_web.packed import PackedModel
+from slm2_web.reply import Markers
 from slm2_web.request import Request
-from slm2_web.session import Done, Session, ThinkingIds
+from slm2_web.session import Done, Session
 from slm2_web.transcript import Transcript
 
 
@@ -43,14 +44,17 @@ class Engine:
             from slm2_web.forward2.reference import ReferenceExecutor
 
             executor = ReferenceExecutor(packed, max_seq_len=max_seq_len)
-        thinking = ThinkingIds.of(model.tokenizer)
-        return cls(executor, Session(model.tokenizer, executor, model.manifest.eos_ids, thinking))
+        markers = Markers.of(model.tokenizer)
+        return cls(executor, Session(model.tokenizer, executor, model.manifest.eos_ids, markers))
 
     async def reply(self, prompt_ids: Sequence[int], request: Request, watch: Watcher) -> Done:
         """The reply, watched. Raises: Cancelled on Ctrl-C."""
         done = None
         with Interrupt() as interrupt:
-            async for event in self.session.generate(prompt_ids, request.params, cancelled=interrupt):
+            events = self.session.generate(
+                prompt_ids, request.params, continued_ids=request.continue_ids, cancelled=interrupt
+            )
+            async for event in events:
                 watch(event)
                 done = event
         watch.end()

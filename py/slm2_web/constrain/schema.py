@@ -34,9 +34,9 @@ from slm2_web.constrain.language import (
     outside,
 )
 from slm2_web.constrain.pattern import parse_pattern
+from slm2_web.sampling2.params import MAX_FORMAT_BYTES
 from slm2_web.strictjson import NotJson, loads, show
 
-MAX_FORMAT_BYTES: Final = 1 << 18
 MAX_NESTING: Final = 24
 MAX_PROPERTIES: Final = 64
 MAX_COUNT: Final = 10_000

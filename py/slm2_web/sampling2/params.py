@@ -6,6 +6,7 @@ publisher's), else from NEUTRAL, which switches it off. What was used is recorde
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ MAX_ID: Final = (1 << 31) - 1
 MAX_BANNED_IDS: Final = 1024
 MAX_LOGPROBS: Final = 20
 PROFILE_NAMES: Final = ("transformers", "llama.cpp")
+INVALID_UTF8: Final = ("end", "show")
+MAX_FORMAT_BYTES: Final = 1 << 18
 
 # Greedy, every filter off.
 NEUTRAL: Final[Mapping[str, Any]] = {
@@ -37,7 +40,10 @@ NEUTRAL: Final[Mapping[str, Any]] = {
     "logprobs": None,
     "seed": 0,
     "max_tokens": 512,
+    "max_reasoning_tokens": None,
     "stop": (),
+    "response_format": None,
+    "invalid_utf8": "end",
 }
 
 
@@ -57,7 +63,10 @@ class SamplingParams:
     logprobs: int | None
     seed: int
     max_tokens: int
+    max_reasoning_tokens: int | None
     stop: tuple[bytes, ...]
+    response_format: str | None  # JSON text
+    invalid_utf8: str
 
     def as_json(self) -> dict[str, Any]:
         """The parameters as `parse_params` takes them; a seed above 2^53 - 1 as a decimal string."""
@@ -74,7 +83,10 @@ class SamplingParams:
             "logprobs": self.logprobs,
             "seed": self.seed if self.seed <= MAX_SAFE_INTEGER else str(self.seed),
             "max_tokens": self.max_tokens,
+            "max_reasoning_tokens": self.max_reasoning_tokens,
             "stop": [stop.decode("utf-8") for stop in self.stop],
+            "response_format": self.response_format,
+            "invalid_utf8": self.invalid_utf8,
         }
 
 
@@ -150,6 +162,21 @@ def _ids(value: Any) -> tuple[int, ...] | None:
     return None if None in ids else tuple(sorted({token_id for token_id in ids if token_id is not None}))
 
 
+def _one_of(words: tuple[str, ...]) -> Callable[[Any], str | None]:
+    return lambda value: value if value in words else None
+
+
+def _json_text(value: Any) -> str | None:
+    """The JSON text of an object, as it was given; what it says is looked at where it is used."""
+    if isinstance(value, dict):
+        try:
+            value = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):
+            return None
+    text = _utf8(value)
+    return text.decode("utf-8") if 0 < len(text) <= MAX_FORMAT_BYTES else None
+
+
 def _seed(value: Any) -> int | None:
     if isinstance(value, str):
         value = int(value) if re.fullmatch("0|[1-9][0-9]{0,19}", value) else None
@@ -186,14 +213,21 @@ RULES: Final[Mapping[str, Rule]] = {
     "presence_penalty": Rule("a number from -2 to 2; 0 is off", _signed(2)),
     "frequency_penalty": Rule("a number from -2 to 2; 0 is off", _signed(2)),
     "banned_ids": Rule(f"a list of at most {MAX_BANNED_IDS} ids, integers from 0 to {MAX_ID}", _ids),
-    "profile": Rule(" | ".join(PROFILE_NAMES), lambda value: value if value in PROFILE_NAMES else None),
+    "profile": Rule(" | ".join(PROFILE_NAMES), _one_of(PROFILE_NAMES)),
     "logprobs": Rule(f"null (off), or an integer from 0 to {MAX_LOGPROBS}", _integer(0, MAX_LOGPROBS), True),
     "seed": Rule(f"an integer from 0 to {MAX_SEED}, or its decimal digits as a string", _seed),
     "max_tokens": Rule("an integer from 1 to 1048576", _integer(1, 1 << 20)),
+    "max_reasoning_tokens": Rule(
+        "null (no bound), or an integer from 0 to 1048576", _integer(0, 1 << 20), True
+    ),
     "stop": Rule(
         f"a list of at most {MAX_STOPS} non-empty strings, each at most {MAX_STOP_BYTES} bytes of UTF-8",
         _stops,
     ),
+    "response_format": Rule(
+        f"null, or an object, or its JSON text of at most {MAX_FORMAT_BYTES} bytes", _json_text, True
+    ),
+    "invalid_utf8": Rule(" | ".join(INVALID_UTF8), _one_of(INVALID_UTF8)),
 }
 
 

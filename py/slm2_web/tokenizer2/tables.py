@@ -98,6 +98,8 @@ MAX_DECOMPOSED = 18  # code points; the longest of Unicode 9.0 has 4
 
 FNV_OFFSET, FNV_PRIME = 0x811C9DC5, 0x01000193
 
+# Merges that are checked at once.
+_PIECE = 1 << 13
 _NEVER_IN_UTF8 = [0xC0, 0xC1, *range(0xF5, 0x100)]
 _HEAD_FIELDS = (
     "n_tokens", "n_merges", "n_added", "normalizer", "split", "n_states", "n_byte_classes", "start_state",
@@ -307,21 +309,43 @@ def _check_merges(tables: Tables, is_added: NDArray[np.bool_]) -> None:
         raise container.damaged("PSLT", "an owner without a row", "a token that has a base")
     if np.any(rank >= len(used)) or np.any(np.bincount(rank, minlength=len(used)) != 1):
         raise container.damaged("PSLT", "ranks that are not one each", "each rank of MERG once")
-    right = used - base[left].astype(np.intp)
-    right += len(slots) * (right < 0)
+    words = _words_at_each_byte(tables.blob)
+    # A piece at a time: a browser's heap never shrinks again.
+    for i in range(0, len(used), _PIECE):
+        piece = slice(i, i + _PIECE)
+        _check_some_merges(tables, is_added, words, used[piece], left[piece], rank[piece])
+
+
+def _check_some_merges(
+    tables: Tables,
+    is_added: NDArray[np.bool_],
+    words: NDArray[np.uint64],
+    used: Places,
+    left: Ids,
+    rank: Ids,
+) -> None:
+    n_slots = len(tables.pair_slots)
+    right = used - tables.pair_base[left].astype(np.intp)
+    right += n_slots * (right < 0)
     merged = tables.merged[rank]
     if np.any(right >= tables.n_tokens) or np.any(merged >= tables.n_tokens):
         raise container.damaged("MERG", "an id out of range", f"ids below {tables.n_tokens}")
     if np.any(is_added[left]) or np.any(is_added[right]) or np.any(is_added[merged]):
         raise container.damaged("MERG", "an added token", "ordinary tokens")
-    starts = tables.offsets[:-1].astype(np.intp)
-    sizes = tables.offsets[1:] - starts
-    if np.any(sizes[left] + sizes[right] != sizes[merged]) or not sizes[left].all() or not sizes[right].all():
+    left_at, left_size = _places(tables, left)
+    right_at, right_size = _places(tables, right)
+    merged_at, merged_size = _places(tables, merged)
+    if np.any(left_size + right_size != merged_size) or not left_size.all() or not right_size.all():
         raise container.damaged("MERG", "a result of another length", "the length of its two parts")
-    words = _words_at_each_byte(tables.blob)
-    for part, at in ((left, starts[merged]), (right, starts[merged] + sizes[left])):
-        if not _are_equal(words, starts[part], at, sizes[part]):
+    for at, part_at, size in ((merged_at, left_at, left_size), (merged_at + left_size, right_at, right_size)):
+        if not _are_equal(words, part_at, at, size):
             raise container.damaged("MERG", "a result of other bytes", "the bytes of its two parts")
+
+
+def _places(tables: Tables, ids: Ids | Places) -> tuple[Places, Places]:
+    """(where each token begins in BLOB, its size)."""
+    starts = tables.offsets[ids]
+    return starts.astype(np.intp), (tables.offsets[ids + 1] - starts).astype(np.intp)
 
 
 def _words_at_each_byte(blob: bytes | memoryview) -> NDArray[np.uint64]:

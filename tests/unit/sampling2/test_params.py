@@ -40,6 +40,13 @@ GOOD: list[tuple[str, Any, Any]] = [
     ("seed", "0", 0),
     ("max_tokens", 1, 1),
     ("max_tokens", 1 << 20, 1 << 20),
+    ("max_reasoning_tokens", None, None),
+    ("max_reasoning_tokens", 0, 0),
+    ("response_format", None, None),
+    ("response_format", '{"type":"text"}', '{"type":"text"}'),
+    ("response_format", b'{"a": 1.0}', '{"a": 1.0}'),
+    ("response_format", {"type": "regex", "pattern": "é"}, '{"type": "regex", "pattern": "é"}'),
+    ("invalid_utf8", "show", "show"),
     ("stop", [], ()),
     ("stop", ["a"] * 16, (b"a",) * 16),
     ("stop", ["é", b"\xc3\xa9"], (b"\xc3\xa9", b"\xc3\xa9")),
@@ -76,6 +83,9 @@ BAD: dict[str, list[Any]] = {
         None,
     ],
     "max_tokens": [HUGE, 0, -1, (1 << 20) + 1, 1.0, None, True],
+    "max_reasoning_tokens": [HUGE, -1, (1 << 20) + 1, 1.0, True, "1"],
+    "response_format": ["", 1, [], "\ud800", b"\xff", {"a": NAN}, {"a": {1, 2}}, "x" * (1 << 18) + "x"],
+    "invalid_utf8": ["", "replace", None, 1, []],
     "stop": ["a", [""], [b""], ["a"] * 17, ["x" * 1025], [1], [None], ["\ud800"], [b"\xff"], None, {}],
 }
 
@@ -135,6 +145,9 @@ PARAMS = st.fixed_dictionaries(
         "logprobs": st.one_of(st.none(), st.integers(0, 20)),
         "seed": st.integers(0, MAX_SEED),
         "max_tokens": st.integers(1, 1 << 20),
+        "max_reasoning_tokens": st.one_of(st.none(), st.integers(0, 1 << 20)),
+        "response_format": st.one_of(st.none(), st.just({"type": "json_object"})),
+        "invalid_utf8": st.sampled_from(["end", "show"]),
         "stop": st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=20), max_size=16),
     },
 )
