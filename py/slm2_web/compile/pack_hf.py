@@ -30,9 +30,9 @@ from slm2_web.manifest import Manifest, TemplateSpec
 from slm2_web.strictjson import show
 from slm2_web.tokenizer2.tokenizer import Tokenizer
 
-TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+TOKENIZER, TOKENIZER_CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 # The files of a model besides its safetensors; the second and the last two may be missing.
-FILES = (CONFIG, GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG, "chat_template.jinja", INDEX)
+FILES = (CONFIG, GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG, TEMPLATE, INDEX)
 MAX_FILE_BYTES = 64 << 20
 _TOKEN_NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 
@@ -112,12 +112,12 @@ def _read(files: Mapping[str, Path], name: str) -> bytes:
 
 def template_of(files: Mapping[str, Path], tokenizer: Tokenizer, framing: Framing) -> TemplateSpec:
     """What frames messages: the template of chat_template.jinja, or of tokenizer_config.json."""
-    config = (
-        parse_object(_read(files, TOKENIZER_CONFIG), TOKENIZER_CONFIG) if TOKENIZER_CONFIG in files else {}
-    )
-    if "chat_template.jinja" in files:
-        text: object = _read(files, "chat_template.jinja").decode("utf-8", "surrogateescape")
-        place = "chat_template.jinja"
+    config: dict[str, object] = {}
+    if TOKENIZER_CONFIG in files or not (framing.raw or TEMPLATE in files):
+        config = parse_object(_read(files, TOKENIZER_CONFIG), TOKENIZER_CONFIG)
+    if TEMPLATE in files:
+        text: object = _read(files, TEMPLATE).decode("utf-8", "surrogateescape")
+        place = TEMPLATE
     else:
         text = config.get("chat_template")
         place = f"{TOKENIZER_CONFIG}, chat_template"

@@ -29,12 +29,11 @@ from slm2_web.template2.machine import Template, template_for
 from slm2_web.template2.spec import Conversation, Message, Options, ToolCall
 from slm2_web.tokenizer2.runs import Control, Run, Trusted, Untrusted
 from slm2_web.tokenizer2.tokenizer import Tokenizer
-from template_corpus import conversations
+from template_corpus import COUNTS, conversations
 
 ROOT = Path(__file__).parents[3]
 QWEN3_CONFIG = ROOT / "py/slm2_web/compile/published/qwen3-0.6b/tokenizer_config.json"
 COMPILED_NAMES = [name for name, entry in published_templates.table().items() if "rendered" in entry]
-N_CORPUS = 2_000
 
 
 @lru_cache(maxsize=128)
@@ -47,17 +46,19 @@ def template_of(source: str, tokenizer: Tokenizer) -> CompiledTemplate:
     return CompiledTemplate(read_program(compile_template(source, VARIABLES)), tokenizer)
 
 
-def joined(runs: list[Run], tokenizer: Tokenizer) -> list[Run]:
-    """The runs with markers as controls and neighbours of one trust as one."""
-    made: list[Run] = []
-    for run in runs:
-        if isinstance(run, Control) or not made or type(run) is not type(made[-1]):
-            made.append(run)
-        else:
-            last = made[-1]
-            assert isinstance(last, Trusted | Untrusted)
-            made[-1] = type(last)(last.data + run.data)
-    return [run for run in made if isinstance(run, Control) or run.data]
+def spans(runs: list[Run], tokenizer: Tokenizer) -> list[bytes | int]:
+    """The texts and added ids that `runs` are encoded as: what decides the ids."""
+    found: list[bytes | int] = []
+    texts: list[tuple[bytes, bool]] = []
+    for run in [*runs, None]:
+        if isinstance(run, Trusted | Untrusted):
+            texts.append((run.data, isinstance(run, Trusted)))
+            continue
+        found += tokenizer.added_tokens.scan(texts)
+        texts.clear()
+        if run is not None:
+            found.append(run.id)
+    return found
 
 
 # --- the hand-written machine
@@ -78,15 +79,13 @@ def test_the_compiled_qwen3_template_agrees_with_the_machine(
     assert isinstance(by_hand, Template)
     assert (by_hand.has_thinking, by_hand.has_tools) == (by_compiler.has_thinking, by_compiler.has_tools)
     n_equal = 0
-    for raw, reply in conversations("qwen3", N_CORPUS):
+    for raw, reply in conversations("qwen3"):
         conversation = parse_conversation(raw)
-        if conversation.options.preserve_thinking:
-            continue  # ours, not the publisher's
         expected = by_hand.render(conversation, add_generation_prompt=reply)
         found = by_compiler.render(conversation, add_generation_prompt=reply)
-        assert qwen3_tokenizer.encode(found) == qwen3_tokenizer.encode(expected)
+        assert spans(found, qwen3_tokenizer) == spans(expected, qwen3_tokenizer)
         n_equal += 1
-    assert n_equal > N_CORPUS // 2
+    assert n_equal == COUNTS["qwen3"]
 
 
 def test_the_compiled_smollm2_template_agrees_with_the_machine(
@@ -95,11 +94,11 @@ def test_the_compiled_smollm2_template_agrees_with_the_machine(
     default = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
     by_hand = template_for(TemplateSpec("chatml", default), smollm2_tokenizer)
     by_compiler = template_of(smollm2_metadata["tokenizer.chat_template"], smollm2_tokenizer)
-    for raw, reply in conversations("chatml", 500):
+    for raw, reply in conversations("chatml"):
         conversation = parse_conversation(raw)
         expected = by_hand.render(conversation, add_generation_prompt=reply)
         found = by_compiler.render(conversation, add_generation_prompt=reply)
-        assert joined(found, smollm2_tokenizer) == joined(expected, smollm2_tokenizer)
+        assert spans(found, smollm2_tokenizer) == spans(expected, smollm2_tokenizer)
 
 
 # --- trust
