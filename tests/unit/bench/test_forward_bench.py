@@ -64,9 +64,8 @@ def test_the_bare_kernel_is_the_limit(figures: dict[tuple[str, str, str], Figure
 def test_memory_is_told(figures: dict[tuple[str, str, str], Figure]) -> None:
     for name, least_mb in (("Python's heap", 20), ("weights", 90), ("KV cache", 1)):
         assert (figures["memory", f"slm2: {name}", "our worker's own count"].value or 0) > least_mb
-    for subject in ("slm2", "bare kernel"):
-        growth = figures["memory", subject, "growth of the browser's processes"]
-        assert (growth.value or 0) > 90
+    # Of a later subject it may be anything: the browser frees what an earlier one has left.
+    assert (figures["memory", "slm2", "growth of the browser's processes"].value or 0) > 90
 
 
 def test_who_is_left_out_says_why(figures: dict[tuple[str, str, str], Figure]) -> None:

@@ -132,7 +132,11 @@ def test_a_model_of_ones_own(tmp_path: Path, qwen3_json: Path) -> None:
         ("tokenize", {"text": "<|im_end|>"}, None),
         ("detokenize", {"ids": [9707, 151644]}, {"text": "Hello<|im_start|>"}),
         ("generate", {"prompt_ids": [1]}, "input.model"),
-        ("render", {"messages": [{"role": "user", "content": "x"}]}, "format.unsupported"),
+        (
+            "render",
+            {"messages": [{"role": "user", "content": "x"}]},
+            {"text": "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n"},
+        ),
     ],
 )
 def test_its_commands(
@@ -157,4 +161,5 @@ def test_its_commands(
         assert qwen3_tokenizer.decode(found["ids"]) == b"<|im_end|>"
         assert found["ids"] != qwen3_tokenizer.encode([Trusted(b"<|im_end|>")])
     else:
-        assert found == answer
+        assert isinstance(answer, dict)
+        assert {key: found[key] for key in answer} == answer
