@@ -1,6 +1,6 @@
 """Loads a model of any size in Chromium and tells what it takes; for the full shape of Qwen3-0.6B:
 
-    PYTHONPATH=py:tests python tests/tiny_safetensors.py build/qwen3-src --pack build/models/qwen3-full
+    PYTHONPATH=py:tests python tests/tiny_safetensors.py SRC --pack build/models/qwen3-full --tokenizer FILE
     PYTHONPATH=py:tests python tests/full_shape_check.py build/models/qwen3-full
 
 Prints JSON. `renderer_*_bytes` are resident bytes of the page's process: the page, its workers, their heaps
@@ -25,6 +25,8 @@ from slm2_web.compile.assets import Fetcher
 from slm2_web.compile.serve import start
 from slm2_web.compile.site import build_site
 
+# What has been freed goes back to the system within this time.
+SETTLE_MS = 5000
 ASK = """async ([text, max_tokens]) => {
   const chat = slm.chat([{ role: "user", content: text }], { temperature: 0, max_tokens });
   return (await chat.result).stats;
@@ -36,6 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", type=Path, help="a packed model's folder")
     parser.add_argument("--executor", default="wasm")
+    parser.add_argument("--max-seq-len", type=int, help="tokens of the context; by default the page's")
     parser.add_argument("--long", type=int, default=400, help="words of the long prompt")
     options = parser.parse_args()
     small = ROOT / "build" / "models" / "smollm2-135m"
@@ -56,16 +59,21 @@ def measure(browser: Any, url: str, options: argparse.Namespace) -> dict[str, An
     """What loading and two replies take."""
     page = open_guest(browser, url)
     page.set_default_timeout(600_000)
-    before = renderer_bytes(browser)
+
+    def resident() -> int:
+        page.wait_for_timeout(SETTLE_MS)
+        return renderer_bytes(browser)
+
+    before = resident()
     info = page.evaluate(
         "async (o) => (globalThis.slm = await client.SLM2.load(o)).info",
-        {"model": options.model.name, "executor": options.executor},
+        {"model": options.model.name, "executor": options.executor, "max_seq_len": options.max_seq_len},
     )
-    loaded = renderer_bytes(browser)
+    loaded = resident()
     short = page.evaluate(ASK, ["What is the capital of France?", 16])
-    replied = renderer_bytes(browser)
+    replied = resident()
     long = page.evaluate(ASK, ["word " * options.long, 8])
-    at_end = renderer_bytes(browser)
+    at_end = resident()
     weights = info["memory"]["weights_bytes"]
     page.evaluate("() => slm.dispose()")
     return {
@@ -83,7 +91,7 @@ def measure(browser: Any, url: str, options: argparse.Namespace) -> dict[str, An
         "non_weight_loaded_bytes": loaded - before - weights,
         "non_weight_replied_bytes": replied - before - weights,
         "non_weight_at_end_bytes": at_end - before - weights,
-        "renderer_disposed_bytes": renderer_bytes(browser),
+        "renderer_disposed_bytes": resident(),
     }
 
 

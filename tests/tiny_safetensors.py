@@ -4,8 +4,10 @@
     manifest = pack_hf(tiny.files, tmp_path / "packed", tiny.spec, compile_tokenizer=tiny.compile_tokenizer)
 
     PYTHONPATH=py:tests python tests/tiny_safetensors.py DIR [--files N] [--pack OUT] [--quant TYPE]
+                                                         [--tokenizer FILE]
         a random model of Qwen3-0.6B's full shape in DIR (1.5 GB, in N safetensors files), and packed as OUT,
-        with the tiny vocabulary; prints what quantising lost and the most memory that it all took
+        with the tiny vocabulary or that of a tokenizer.json; prints what quantising lost and the most memory
+        that it all took
 
 The file is written by hand, so that it is independent of our reader; the same arguments give the same
 bytes. Values are normal, of variance 1 / cols, rounded to the file's type; norms lie about 1, biases
@@ -40,6 +42,7 @@ from slm2_web.compile.pack_hf import (
     pack_hf,
 )
 from slm2_web.compile.tokenizer import compile_gguf_tokenizer
+from slm2_web.compile.tokenizer_json import compile_tokenizer_json
 from slm2_web.compile.weight_files import INDEX, WEIGHTS
 from slm2_web.compile.weights import SAFETENSORS
 from slm2_web.manifest import ARCHITECTURES
@@ -348,6 +351,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--files", type=int, default=1, help="cut the weights into so many files")
     parser.add_argument("--pack", type=Path, metavar="OUT", help="pack it, with the tiny vocabulary, as OUT")
+    parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="pack it with this tokenizer.json")
     parser.add_argument("--quant", default=DEFAULT_QUANTIZATION, choices=QUANTIZATIONS)
     options = parser.parse_args()
     made = make_full_shape(options.directory, options.seed)
@@ -356,12 +360,14 @@ def main() -> None:
     if options.pack:
         spec = replace(made.spec, name=options.pack.name, title="Qwen3 0.6B, random")
         quantization = QUANTIZATIONS[options.quant]
+        file = options.tokenizer
+        tokenizer = compile_tokenizer_json(file.read_bytes()) if file else made.compile_tokenizer(b"")
         pack_hf(
             made.files,
             options.pack,
             spec,
             quantization=quantization,
-            compile_tokenizer=made.compile_tokenizer,
+            compile_tokenizer=lambda _: tokenizer,
             report=lambda loss: print(f"{loss.name}: {loss.type}, {100 * loss.relative_error:.2f} %"),
         )
     print(f"peak memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")

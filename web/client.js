@@ -54,7 +54,7 @@ export {
 /** @typedef {{reason: Reason, text: string, reasoning_content: string | null, transcript: string,
  *   stats: Record<string, any>, ledger: Ledger}} Result */
 /** @typedef {{
- *   model?: string, root?: string | URL, executor?: Executor, signal?: AbortSignal,
+ *   model?: string, root?: string | URL, executor?: Executor, max_seq_len?: number, signal?: AbortSignal,
  *   onProgress?: (progress: Progress) => void, onWarning?: (warning: AnyError) => void,
  * }} LoadOptions */
 /** What may go into the prompt beside the messages. @typedef {{
@@ -116,28 +116,26 @@ async function load(options = {}) {
   if (options.model !== undefined && typeof options.model !== "string") {
     throw badInput("input.model", "options.model", options.model, "a string");
   }
+  const { max_seq_len = null } = options;
+  if (max_seq_len !== null && (!Number.isSafeInteger(max_seq_len) || max_seq_len < 1)) {
+    throw badInput("input.params", "options.max_seq_len", max_seq_len, "a whole number, at least 1");
+  }
   throwIfAborted(signal);
   const site = await siteOf(root);
   const model = options.model ?? site.default_model;
   throwIfAborted(signal);
 
   const control = sharedWords();
-  /** @type {Life[]} */
-  const workers = [];
-  /** @param {string} script @param {string} name */
-  const start = (script, name) => {
-    workers.push(startWorker(new URL(script, root), name));
-    return workers[workers.length - 1];
-  };
+  const crew = new Crew(root);
   let abort = () => {};
   try {
-    const worker = start("worker/worker.js", "slm2 engine");
-    const loader = start("worker/loader.js", "slm2 loader");
+    const engine = crew.start("worker/worker.js", "slm2 engine");
+    const loader = crew.start("worker/loader.js", "slm2 loader");
     return await new Promise((resolve, reject) => {
       abort = () => reject(cancelled("load"));
       signal?.addEventListener("abort", abort);
       for (const [each, channel] of /** @type {const} */ ([
-        [worker, "worker_to_page"],
+        [engine, "worker_to_page"],
         [loader, "loader_to_page"],
       ])) {
         listen(each, channel, reject, (message) => {
@@ -146,9 +144,11 @@ async function load(options = {}) {
             onProgress?.(progress);
           } else if (message.type === "warning") {
             onWarning?.(errorFrom(message.code, message.message, message.detail));
+          } else if (message.type === "thread") {
+            crew.startThread(message.port);
           } else if (message.type === "ready") {
             loader.worker.terminate();
-            resolve(new Slm(worker, control, message.info));
+            resolve(new Slm(crew, engine, control, message.info));
           } else if (message.type === "error") {
             reject(errorFrom(message.code, message.message, message.detail));
           }
@@ -162,6 +162,7 @@ async function load(options = {}) {
         site: site.version,
         root: root.href,
         executor,
+        max_seq_len,
         control: /** @type {SharedArrayBuffer | null} */ (control?.buffer ?? null),
         port: port1,
       };
@@ -175,14 +176,11 @@ async function load(options = {}) {
         shared: control !== null,
         port: port2,
       };
-      worker.worker.postMessage(init, [port1]);
+      engine.worker.postMessage(init, [port1]);
       loader.worker.postMessage(request, [port2]);
     });
   } catch (error) {
-    for (const { worker } of workers) {
-      worker.onmessage = null; // what it has said already is of no interest
-      worker.terminate();
-    }
+    crew.end();
     throw error;
   } finally {
     signal?.removeEventListener("abort", abort);
@@ -193,6 +191,7 @@ async function load(options = {}) {
 class Slm {
   /** What runs: executor, adapter, model, defaults, memory, timings. @type {Readonly<Record<string, any>>} */
   info;
+  #crew;
   #worker;
   #gone;
   #control;
@@ -204,13 +203,14 @@ class Slm {
   /** Why nothing can be asked any more. @type {AnyError | null} */
   #ended = null;
 
-  /** @param {Life} life @param {Int32Array | null} control @param {Record<string, any>} info */
-  constructor(life, control, info) {
+  /** @param {Crew} crew @param {Life} engine @param {Int32Array | null} control @param {Record<string, any>} info */
+  constructor(crew, engine, control, info) {
     this.info = Object.freeze(info);
-    this.#worker = life.worker;
-    this.#gone = life.gone;
+    this.#crew = crew;
+    this.#worker = engine.worker;
+    this.#gone = engine.gone;
     this.#control = control;
-    listen(life, "worker_to_page", (error) => this.#end(error), (message) => this.#receive(message));
+    listen(engine, "worker_to_page", (error) => this.#end(error), (message) => this.#receive(message));
   }
 
   /** Why this model answers no more, or null while it does: its worker died, or it was disposed of. */
@@ -254,7 +254,7 @@ class Slm {
     this.#cancel(this.#lastId);
     this.#worker.postMessage({ type: "dispose" });
     await Promise.race([this.#gone, new Promise((resolve) => setTimeout(resolve, DISPOSE_MS))]);
-    this.#worker.terminate();
+    this.#crew.end();
   }
 
   /** @param {number} id */
@@ -266,6 +266,10 @@ class Slm {
   /** @param {Channels["worker_to_page"]} message */
   #receive(message) {
     if (message.type === "progress" || message.type === "ready") return;
+    if (message.type === "thread") {
+      if (!this.#ended) this.#crew.startThread(message.port);
+      return;
+    }
     if (message.type === "error" && message.id === null) {
       this.#end(errorFrom(message.code, message.message, message.detail));
       return;
@@ -285,7 +289,7 @@ class Slm {
   #end(error) {
     if (this.#ended) return;
     this.#ended = error;
-    this.#worker.terminate();
+    this.#crew.end();
     this.#chat?.fail(error);
     this.#chat = null;
   }
@@ -377,7 +381,7 @@ class Chat {
     if (!this.#over) this.#cancel();
   }
 
-  /** @param {Exclude<Channels["worker_to_page"], {type: "progress" | "ready"}>} message */
+  /** @param {Exclude<Channels["worker_to_page"], {type: "progress" | "ready" | "thread"}>} message */
   receive(message) {
     try {
       switch (message.type) {
@@ -462,15 +466,48 @@ function listen({ worker, gone }, channel, fail, receive) {
 
 /** A worker, and the promise of its end. @typedef {{worker: Worker, gone: Promise<void>}} Life */
 
-/** @param {URL} url @param {string} what @returns {Life} */
-function startWorker(url, what) {
-  const name = `${what} ${Math.random().toString(36).slice(2)}`; // nobody else's: it is that of a lock
-  try {
-    const worker = new Worker(url, { type: "module", name });
-    const spoke = new Promise((resolve) => worker.addEventListener("message", resolve, { once: true }));
-    return { worker, gone: spoke.then(() => end(name)) };
-  } catch (error) {
-    throw new DeviceError("device.worker", `${what}: ${error}`, { url: url.href });
+/** The workers of one model. */
+class Crew {
+  /** @type {Worker[]} */
+  #workers = [];
+  #root;
+
+  /** @param {URL} root */
+  constructor(root) {
+    this.#root = root;
+  }
+
+  /** @param {string} script @param {string} what @returns {Life} */
+  start(script, what) {
+    const url = new URL(script, this.#root);
+    const name = `${what} ${Math.random().toString(36).slice(2)}`; // nobody else's: it is that of a lock
+    try {
+      const worker = new Worker(url, { type: "module", name });
+      this.#workers.push(worker);
+      const spoke = new Promise((resolve) => worker.addEventListener("message", resolve, { once: true }));
+      return { worker, gone: spoke.then(() => end(name)) };
+    } catch (error) {
+      throw new DeviceError("device.worker", `${what}: ${error}`, { url: url.href });
+    }
+  }
+
+  /** Starts a thread for the engine, which hears on `port` of its state. @param {MessagePort} port */
+  startThread(port) {
+    const { worker } = this.start("worker/wasm/thread.js", "slm2 thread");
+    worker.onmessage = () => worker.postMessage(port, [port]);
+    worker.onerror = (event) => {
+      event.preventDefault();
+      port.postMessage(event.message || "could not be started");
+    };
+  }
+
+  /** Ends them all; what they have said already is of no interest. */
+  end() {
+    for (const worker of this.#workers) {
+      worker.onmessage = null;
+      worker.terminate();
+    }
+    this.#workers = [];
   }
 }
 
@@ -500,7 +537,7 @@ function encodeRequest(messages, options) {
   /** @type {Record<string, any>} */
   const params = {};
   /** @type {Record<string, any>} */
-  const prompt = { preserve_thinking: false };
+  const prompt = { preserve_thinking: false, continue_ids: null };
   for (const name of Object.keys(PROMPT)) prompt[name] ??= null;
   for (const [name, value] of Object.entries(options)) {
     if (value === undefined || name === "signal" || CALLED.includes(name)) continue;

@@ -16,7 +16,8 @@ import { TokenizerKernel } from "./wasm/tokenizer.js";
 /** The engine as bridge/engine.py makes it.
  * @typedef {{
  *   load: (files: {manifest: Uint8Array, tokenizer: Uint8Array, tokenizerMemory: WebAssembly.Memory | null,
- *     weights: Uint8Array, memory: WebAssembly.Memory | null}, executor: string, emit: Tell) => Promise<any>,
+ *     weights: Uint8Array, memory: WebAssembly.Memory | null}, executor: string, maxSeqLen: number | null,
+ *     emit: Tell) => Promise<any>,
  *   chat: (request: object, emit: (kind: string, a: any, b: any) => void, cancelled: () => boolean) => Promise<any>,
  *   dispose: () => void,
  * }} Engine */
@@ -27,9 +28,9 @@ const PACKAGES = ["numpy", "micropip"];
 /** The engine, not yet loaded, and how long each stage took.
  *
  * Throws AssetError `asset.unreachable`, DeviceError `device.out_of_memory`.
- * @param {URL} root @param {Site} site @param {Tell} tell
+ * @param {URL} root @param {Site} site @param {Tell} tell @param {() => MessagePort} startThread see Pool
  * @returns {Promise<{engine: Engine, timings: Record<string, number>, heapBytes: () => number}>} */
-export async function boot(root, site, tell) {
+export async function boot(root, site, tell, startThread) {
   /** @type {Record<string, number>} */
   const timings = {};
   /** @template T @param {Stage} stage @param {() => Promise<T>} work @returns {Promise<T>} */
@@ -67,7 +68,7 @@ export async function boot(root, site, tell) {
     await micropip.install.callKwargs(new URL(site.wheel, root).href, { deps: false });
     micropip.destroy();
     const bridge = pyodide.pyimport("slm2_web.bridge");
-    const made = bridge.Engine(hostOf(root));
+    const made = bridge.Engine(hostOf(root, startThread));
     bridge.destroy();
     return made;
   });
@@ -75,13 +76,15 @@ export async function boot(root, site, tell) {
   return { engine, timings, heapBytes: () => pyodide._module.HEAPU8.length };
 }
 
-/** The JavaScript halves of the devices and of the tokenizer, for bridge/engine.py. @param {URL} root */
-const hostOf = (root) => ({
+/** The JavaScript halves of the devices and of the tokenizer, for bridge/engine.py.
+ * @param {URL} root @param {() => MessagePort} startThread */
+const hostOf = (root, startThread) => ({
   /** @param {GPUDevice} device */
   makeReplay: (device) => new Replay(device),
   /** @param {WebAssembly.Memory | null} memory @param {Uint8Array} weights @param {number} base
    * @param {number} end @param {number} nThreads */
-  makePool: (memory, weights, base, end, nThreads) => Pool.create(root, memory, weights, base, end, nThreads),
+  makePool: (memory, weights, base, end, nThreads) =>
+    Pool.create(root, memory, weights, base, end, nThreads, startThread),
   /** @param {Uint8Array} file @param {WebAssembly.Memory | null} memory */
   makeTokenizer: async (file, memory) => {
     const module = await compile(new URL(`worker/wasm/tokenizer${memory ? ".shared" : ""}.wasm`, root));

@@ -15,9 +15,10 @@
  * - `site`: version of the site, as the page knows it
  * - `root`: URL of the site's root, ends with /
  * - `executor`: what computes; auto takes the fastest that works
+ * - `max_seq_len`: most tokens of the context; null: the engine's default
  * - `control`: the shared words; null where there is no SharedArrayBuffer
  * - `port`: on which the loader sends `model`
- * @typedef {{type: "init"; version: number; site: string; root: string; executor: Executor; control: SharedArrayBuffer | null; port: MessagePort}} InitMessage */
+ * @typedef {{type: "init"; version: number; site: string; root: string; executor: Executor; max_seq_len: number | null; control: SharedArrayBuffer | null; port: MessagePort}} InitMessage */
 /** Answer these messages. One at a time.
  * - `id`: larger than the id of any chat before
  * - `messages`: 1 to 10000, oldest first
@@ -85,6 +86,9 @@
  * - `stats`: counts and times
  * - `more`: tool_calls; logprobs, of each new id or null where not wanted
  * @typedef {{type: "done"; id: number; reason: Reason; transcript: Uint8Array<ArrayBuffer>; stats: Record<string, any>; more: Record<string, any>}} DoneMessage */
+/** Start worker/wasm/thread.js, and hand it `port` when its script runs; say there why it can't.
+ * - `port`: to the engine
+ * @typedef {{type: "thread"; port: MessagePort}} ThreadMessage */
 /** Fetch and verify a model's tokenizer, and no other file of it.
  * - `version`: PROTOCOL_VERSION of the page
  * - `site`: version of the site, as the page knows it
@@ -120,7 +124,7 @@
  * @typedef {{type: "error"; id: number | null; code: Code; message: string; detail: Record<string, any>}} ErrorMessage */
 /** @typedef {{
  *   page_to_worker: InitMessage | ChatMessage | CancelMessage | DisposeMessage;
- *   worker_to_page: ProgressMessage | ReadyMessage | ContextMessage | PrefillMessage | DeltaMessage | DoneMessage | ErrorMessage;
+ *   worker_to_page: ProgressMessage | ReadyMessage | ContextMessage | PrefillMessage | DeltaMessage | DoneMessage | ThreadMessage | ErrorMessage;
  *   page_to_loader: LoadMessage;
  *   loader_to_page: ProgressMessage | WarningMessage | ErrorMessage;
  *   loader_to_worker: ModelMessage;
@@ -583,6 +587,7 @@ const CHANNELS = {
       "site": "string",
       "root": "string",
       "executor": "executor",
+      "max_seq_len": "uint?",
       "control": "control?",
       "port": "port"
     },
@@ -635,6 +640,9 @@ const CHANNELS = {
       "transcript": "file",
       "stats": "object",
       "more": "object"
+    },
+    "thread": {
+      "port": "port"
     },
     "error": {
       "id": "id?",

@@ -49,6 +49,13 @@ const tellPage = (message, transfer = []) => worker.postMessage(message, { trans
 const tellProgress = (stage, done, total, unit, cached = 0) =>
   tellPage({ type: "progress", stage, done, total, unit, cached });
 
+/** A port to a thread for pool.js, which the page starts. */
+function startThread() {
+  const { port1, port2 } = new MessageChannel();
+  tellPage({ type: "thread", port: port2 }, [port2]);
+  return port1;
+}
+
 /** @param {number | null} id @param {any} error */
 function tellError(id, error) {
   const known = error instanceof Slm2Error || typeof error?.code === "string";
@@ -100,19 +107,19 @@ async function receive(data) {
 }
 
 /** @param {import("./protocol.js").InitMessage} message */
-async function load({ site: pageSite, root: rootUrl, executor, control: words, port }) {
+async function load({ site: pageSite, root: rootUrl, executor, max_seq_len: maxSeqLen, control: words, port }) {
   const start = performance.now();
   const root = new URL(rootUrl);
   control = words && new Int32Array(words);
   letGo = await live();
   const booting = ownSite.then((site) => {
     checkSite(pageSite, site.version, "worker");
-    return boot(root, site, tellProgress);
+    return boot(root, site, tellProgress, startThread);
   });
   const [booted, model] = await Promise.all([booting, booting.then(() => receiveModel(port))]);
   const { manifest, tokenizer, tokenizer_memory: tokenizerMemory, weights, memory, stats } = model;
   const files = { manifest, tokenizer, tokenizerMemory, weights, memory };
-  const loading = booted.engine.load(files, executor, tellProgress);
+  const loading = booted.engine.load(files, executor, maxSeqLen, tellProgress);
   const info = unwrap(await loading);
   engine = booted.engine;
   await checkNothingChanged(root, pageSite);

@@ -4,7 +4,7 @@
     page  --page_to_worker-->  worker        init, chat, cancel, dispose
     loader --loader_to_worker--> worker      model, through a MessagePort that the page hands to both
     loader, worker --*_to_page--> page       progress, ready, context, prefill, delta,
-                                             done, warning, error
+                                             done, thread, warning, error
     page <--*_to_*--> tokenizer              open, encode; opened, tokens, warning, error (the tokenizer view)
 
 Everything is data: `MESSAGES` lists the messages, `CODES` (errors.py) the errors, `CONTROL_WORDS` the
@@ -180,6 +180,7 @@ MESSAGES: Final = (
             Field("site", "string", "version of the site, as the page knows it"),
             Field("root", "string", "URL of the site's root, ends with /"),
             Field("executor", "executor", "what computes; auto takes the fastest that works"),
+            Field("max_seq_len", "uint?", "most tokens of the context; null: the engine's default"),
             Field("control", "control?", "the shared words; null where there is no SharedArrayBuffer"),
             Field("port", "port", "on which the loader sends `model`"),
         ),
@@ -298,6 +299,12 @@ MESSAGES: Final = (
             Field("stats", "object", "counts and times"),
             Field("more", "object", "tool_calls; logprobs, of each new id or null where not wanted"),
         ),
+    ),
+    Message(
+        "thread",
+        ("worker_to_page",),
+        "Start worker/wasm/thread.js, and hand it `port` when its script runs; say there why it can't.",
+        (Field("port", "port", "to the engine"),),
     ),
     Message(
         "open",

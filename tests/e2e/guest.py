@@ -81,8 +81,8 @@ const harm = {};
     if (ours && harm.refuse > 0) { harm.refuse -= 1; throw new RangeError("no more pages"); }
     return grow.call(this, pages);
   });
-  wrap(Worker, "postMessage", (post) => function (start) {
-    post.call(this, { ...start, failAt: harm.failAt });
+  wrap(MessagePort, "postMessage", (post) => function (message, ...rest) {
+    post.call(this, message.words ? { ...message, failAt: harm.failAt } : message, ...rest);
   });
   const line = new BroadcastChannel("harm");
   line.onmessage = ({ data }) => {

@@ -302,6 +302,14 @@ def test_errors_keep_their_class_and_code(call: str, code: str, cls: str, page: 
     assert got == [code, cls, True, True]
 
 
+@pytest.mark.parametrize("value", [0, -1, 1.5, "'64'", "NaN", "2 ** 53", "true"])
+def test_context_length_must_be_a_whole_number(page: Page, value: object) -> None:
+    code = (
+        f"client.SLM2.load({{ max_seq_len: {value} }}).then(() => 'loaded', (e) => [e.code, e.detail.place])"
+    )
+    assert page.evaluate(code) == ["input.params", "options.max_seq_len"]
+
+
 def test_stop_string_and_one_chat_at_a_time(page: Page) -> None:
     got = page.evaluate(
         """async () => {

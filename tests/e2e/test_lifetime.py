@@ -102,6 +102,28 @@ def test_two_models_at_once_and_in_turn(page: Page) -> None:
     assert got[0]["reason"] == "max_tokens"
 
 
+def test_context_is_as_long_as_asked(page: Page) -> None:
+    """At most the model's own; the cache takes as much less; the reply is the same while there is room."""
+    got = page.evaluate(
+        """async () => {
+          const seen = [];
+          for (const [executor, max_seq_len] of [["wasm"], ["wasm", 96], ["webgpu", 96], ["reference", 96]]) {
+            const slm = await client.SLM2.load({ model: "tiny", executor, max_seq_len });
+            const reply = await ask(slm, { budget_tokens: 90, max_tokens: 170 });
+            seen.push([slm.info.max_seq_len, slm.info.memory.device_cache_bytes, reply]);
+            await slm.dispose();
+          }
+          return seen;
+        }"""
+    )
+    lengths, caches, replies = zip(*got, strict=True)
+    assert lengths == (256, 96, 96, 96)
+    assert caches[0] * 96 == caches[1] * 256 > 0
+    assert [reply["reason"] for reply in replies] == ["max_tokens", *["context_full"] * 3]
+    whole, *cut = (reply["run"]["generated_ids"] for reply in replies)
+    assert cut == [whole[: 96 + 1 - 78]] * 3
+
+
 def test_a_reply_goes_on_in_a_hidden_tab(page: Page) -> None:
     """Behind another tab, and after the browser has frozen the page for a while."""
     page.evaluate(LOAD, {"executor": "wasm"})

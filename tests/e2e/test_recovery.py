@@ -19,6 +19,11 @@ for (const key of ["vendor", "architecture", "description"]) {
 }
 Object.defineProperty(GPUAdapterInfo.prototype, "isFallbackAdapter", { value: false });
 """
+# It ends when it has said something.
+ENDS_EARLY = """
+const say = self.postMessage;
+self.postMessage = (...args) => { say.apply(self, args); setTimeout(() => self.close(), 50); };
+"""
 
 
 def opened(browser: Browser, url: str, executor: str, harm: str) -> Iterator[Page]:
@@ -145,13 +150,13 @@ def test_reply_goes_on_when_a_thread_fails(wasm: Page, healthy: Any) -> None:
 def test_context_is_full_at_its_edge(name: str, request: pytest.FixtureRequest, healthy: Any) -> None:
     """A reason, not a crash: of the context's 256 tokens at least one is left to the reply."""
     page = request.getfixturevalue(name)
-    long = ask(page, max_tokens=1000)
+    long = ask(page, {"failAt": 0}, max_tokens=1000)
     assert long["reason"] == "context_full"
     assert long["stats"]["prompt_tokens"] + long["stats"]["generated_tokens"] == 256 + 1
     got = page.evaluate(
         """async () => {
           const messages = (n) => [{ role: "user", content: "x".repeat(n) }];
-          const options = { temperature: 0, max_tokens: 1000 };
+          const options = { temperature: 0, max_tokens: 1000, budget_tokens: 255 };
           const { reason, stats } = await slm.chat(messages(187), options).result;
           const code = await slm.chat(messages(188), options).result.catch((error) => error.code);
           return [stats.prompt_tokens, stats.generated_tokens, reason, code];
@@ -167,6 +172,7 @@ def test_cancel_while_reading_leaves_the_cache_right(
 ) -> None:
     """Progress is honest, and the next reply is the cold one."""
     page = request.getfixturevalue(name)
+    ask(page, {"failAt": 0})
     got = page.evaluate(
         """async () => {
           await slm.chat([{ role: "user", content: "A" }], { max_tokens: 1 }).result;
@@ -189,7 +195,7 @@ def test_cancel_while_reading_leaves_the_cache_right(
 
 def test_engine_that_ends_without_a_word_is_noticed(chromium: Browser, tiny_url: str) -> None:
     """While loading, and while it should answer; the next model works."""
-    page = open_guest(chromium, tiny_url, "setTimeout(() => self.close(), 50);")
+    page = open_guest(chromium, tiny_url, ENDS_EARLY)
     code = "client.SLM2.load({ model: 'tiny' }).then(() => 'loaded', (e) => e.code)"
     assert page.evaluate(code) == "device.worker"
     wait_for_no_workers(page)

@@ -48,6 +48,7 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
             "site": "0123",
             "root": "https://example.org/",
             "executor": "auto",
+            "max_seq_len": None,
             "control": None,
             "port": {"$port": 0},
         },
@@ -57,6 +58,7 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
             "site": "",
             "root": "",
             "executor": "webgpu",
+            "max_seq_len": 512,
             "control": {"$shared": CONTROL_BYTES},
             "port": {"$port": 0},
         },
@@ -94,6 +96,7 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
             "port": {"$port": 0},
         }
     ],
+    "worker_to_loader": [{"type": "want"}],
     "loader_to_worker": [
         {
             "type": "model",
@@ -112,6 +115,7 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
     ],
     "worker_to_page": [
         {"type": "ready", "info": {"executor": "webgpu"}},
+        {"type": "thread", "port": {"$port": 0}},
         {"type": "context", "id": 1, "ledger": {}},
         {"type": "prefill", "id": 1, "done": 0, "total": 37},
         {"type": "delta", "id": 1, "part": "reasoning", "data": {"$bytes": 4}, "n_tokens": 2},
@@ -338,7 +342,7 @@ def test_ranges_are_the_stages_own(name: str) -> None:
     assert _accepted(name, high)
     assert not _accepted(name, below)
     assert not _accepted(name, over)
-    assert _accepted(name, 0) == (limits.zero or (low == 0 and not limits.above))
+    assert _accepted(name, 0) == (limits.zero or low < 0 or (low == 0 and not limits.above))
     assert _accepted(name, 1.5) == (not limits.whole and high > 1)
 
 

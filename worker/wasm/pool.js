@@ -1,4 +1,5 @@
-// Pool: runs forward.c's programs in the engine's worker and, on shared memory, in more workers beside it.
+// Pool: runs forward.c's programs in the engine's worker and, on shared memory, in more workers beside it. The page
+// starts and ends those: Chromium keeps a worker, now and then, that is ended while workers of its own are ending.
 //
 // Theory of operation. The weights lie in one WebAssembly.Memory. A pass is one call of `forward_run` in every
 // thread. The engine's thread writes the pass into shared words, raises their generation, and takes part
@@ -6,9 +7,9 @@
 // own call when all operations are done, and before the next pass it waits until every other thread has left
 // its call too: only then may the turns be zeroed.
 //
-// A thread that fails says so in a word of the memory, `stop`, which the others look at while they wait, and in a
-// message. The pass ends with `device.worker`, and so does every later one. Another pool may take over, behind this one
-// in the same memory.
+// A thread that fails says so in a word of the memory, `stop`, which the others look at while they wait. The pass
+// ends with `device.worker`, and so does every later one. Another pool may take over, behind this one in the same
+// memory.
 //
 // Without shared memory there is one thread, a plain memory, and no waiting.
 
@@ -34,8 +35,6 @@ export class Pool {
   memory;
   /** @type {WebAssembly.Exports & Record<string, any>} */
   #exports;
-  /** Held, or a browser may take them for garbage. @type {Worker[]} */
-  #workers = [];
   #words;
   #end;
   /** @type {Areas | null} */
@@ -43,32 +42,34 @@ export class Pool {
   #module;
   #stopped = false;
   #shared;
+  #startThread;
 
   /** @param {WebAssembly.Module} module @param {WebAssembly.Instance} instance @param {WebAssembly.Memory} memory
-   * @param {number} end first free byte @param {number} nThreads */
-  constructor(module, instance, memory, end, nThreads) {
+   * @param {number} end first free byte @param {number} nThreads @param {() => MessagePort} startThread */
+  constructor(module, instance, memory, end, nThreads, startThread) {
     this.memory = memory;
     this.nThreads = nThreads;
     this.#module = module;
     this.#exports = instance.exports;
     this.#end = end;
+    this.#startThread = startThread;
     this.#shared = typeof SharedArrayBuffer === "function" && memory.buffer instanceof SharedArrayBuffer;
     this.#words = new Int32Array(this.#shared ? new SharedArrayBuffer(4 * N_WORDS) : new ArrayBuffer(4 * N_WORDS));
   }
 
   /** A pool on the shared memory that holds the weights from `base` to `end`, or, without one, on a plain memory
-   * that they are copied into.
+   * that they are copied into. `startThread` gives a port to a new thread.js.
    *
    * Throws AssetError `asset.unreachable`, DeviceError `device.no_wasm`, `device.out_of_memory`.
    * @param {URL} root @param {WebAssembly.Memory | null} shared @param {Uint8Array} weights
-   * @param {number} base @param {number} end @param {number} nThreads */
-  static async create(root, shared, weights, base, end, nThreads) {
+   * @param {number} base @param {number} end @param {number} nThreads @param {() => MessagePort} startThread */
+  static async create(root, shared, weights, base, end, nThreads, startThread) {
     const module = await moduleOf(new URL(`worker/wasm/forward${shared ? ".shared" : ""}.wasm`, root).href);
     const memory = shared ?? plainMemory(end);
     if (!shared) new Uint8Array(memory.buffer).set(weights, base);
     const instance = await WebAssembly.instantiate(module, { env: { memory } });
     // Behind all that the memory holds: a thread of a pool before this one may still write there.
-    return new Pool(module, instance, memory, memory.buffer.byteLength, shared ? nThreads : 1);
+    return new Pool(module, instance, memory, memory.buffer.byteLength, shared ? nThreads : 1, startThread);
   }
 
   /** The address of `size` more bytes, zeroed. @param {number} size @param {number} alignment */
@@ -101,27 +102,11 @@ export class Pool {
   async setUp(areas) {
     this.#areas = areas;
     this.#exports.__stack_pointer.value = areas.stacks + areas.stack_bytes;
-    const starts = [];
-    for (let thread = 1; thread < this.nThreads; thread++) {
-      const worker = new Worker(new URL("./thread.js", import.meta.url), { type: "module", name: `slm2 ${thread}` });
-      this.#workers.push(worker);
-      starts.push(
-        new Promise((resolve, reject) => {
-          worker.onmessage = ({ data }) => {
-            if (data === "ready") resolve(undefined);
-            else reject(new DeviceError("device.worker", `thread ${thread}: ${data}`));
-          };
-          worker.onerror = (event) => {
-            event.preventDefault();
-            reject(new DeviceError("device.worker", `thread ${thread}: ${event.message || "could not be started"}`));
-          };
-        }),
-      );
-      const { memory, nThreads } = this;
-      worker.postMessage({ module: this.#module, memory, words: this.#words, areas, thread, n_threads: nThreads });
-    }
-    await Promise.all(starts);
-    this.#words[WORDS.idle] = this.nThreads - 1;
+    const { memory, nThreads } = this;
+    const common = { module: this.#module, memory, words: this.#words, areas, n_threads: nThreads };
+    const others = Array.from({ length: nThreads - 1 }, (_, i) => i + 1);
+    await Promise.all(others.map((thread) => ready(this.#startThread(), { ...common, thread })));
+    this.#words[WORDS.idle] = nThreads - 1;
   }
 
   /** Runs a program; gives `size` bytes of logits. The thread is busy meanwhile; without shared memory messages
@@ -168,13 +153,26 @@ export class Pool {
   /** Tells the threads to leave, at once or at the next look at `stop` (thread.js). */
   dispose() {
     this.#stopped = true;
-    this.#workers = [];
     if (this.nThreads === 1) return;
     if (this.#areas) Atomics.store(new Int32Array(this.memory.buffer, this.#areas.stop, 1), 0, 1);
     Atomics.store(this.#words, WORDS.quit, 1);
     Atomics.add(this.#words, WORDS.generation, 1);
     Atomics.notify(this.#words, WORDS.generation);
   }
+}
+
+/** Resolves when a thread waits for work. Throws DeviceError `device.worker`.
+ * @param {MessagePort} port @param {{thread: number}} start
+ * @returns {Promise<void>} */
+function ready(port, start) {
+  return new Promise((resolve, reject) => {
+    port.onmessage = ({ data }) => {
+      if (data === "up") return port.postMessage(start);
+      if (data === "ready") resolve();
+      else reject(new DeviceError("device.worker", `thread ${start.thread}: ${data}`));
+      port.close();
+    };
+  });
 }
 
 /** Lets what is queued run. A channel's message, since timers wait longer.

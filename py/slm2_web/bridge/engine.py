@@ -56,6 +56,7 @@ class _Loading:
     weights: Any
     memory: Any
     host: Any
+    max_seq_len: int | None
     emit: Callable[[str, int, int, str], None]
     timings: dict[str, float] = field(default_factory=dict)
     fallback: DeviceError | None = None
@@ -91,7 +92,9 @@ async def _reference(loading: _Loading) -> _Device:
     held = np.empty(loading.manifest.weights_bytes, np.uint8)
     loading.weights.assign_to(held)
     loading.emit("upload", held.size, held.size, "bytes")
-    return _Device(ReferenceExecutor(PackedModel(loading.manifest, b"", held)), lambda: None)
+    model = PackedModel(loading.manifest, b"", held)
+    executor = ReferenceExecutor(model, max_seq_len=loading.max_seq_len)
+    return _Device(executor, lambda: None)
 
 
 async def _wasm(loading: _Loading) -> _Device:
@@ -105,7 +108,9 @@ async def _wasm(loading: _Loading) -> _Device:
         raise device_error(error, "device.worker") from None
     backend = PoolBackend(pool)
     try:
-        work = WasmExecutor.create(backend, loading.manifest, loading.inv_freq)
+        work = WasmExecutor.create(
+            backend, loading.manifest, loading.inv_freq, max_seq_len=loading.max_seq_len
+        )
         return _Device(await loading.timed("self_test", work), backend.dispose)
     except BaseException:
         backend.dispose()
@@ -131,6 +136,7 @@ async def _webgpu(loading: _Loading, backend: WebGpuBackend) -> _Device:
             loading.manifest,
             lambda low, high: weights.subarray(low, high),
             loading.inv_freq,
+            max_seq_len=loading.max_seq_len,
             progress=progress,
         )
     except BaseException:
@@ -227,17 +233,18 @@ class Engine:
         self._host = host
         self._model: _Model | None = None
 
-    async def load(self, files: Any, executor: str, emit: Any) -> Any:
+    async def load(self, files: Any, executor: str, max_seq_len: Any, emit: Any) -> Any:
         """`{ok: info}`: what `slm.info` is in docs/client.md, as far as the engine knows it.
 
         files: `{manifest, tokenizer, tokenizerMemory, weights, memory}`, the loader's, which has checked
         sizes and hashes: Uint8Arrays. tokenizer and weights may be views of shared WebAssembly.Memories,
-        given beside them; these are null where none is shared.
+        given beside them; these are null where none is shared. max_seq_len: most tokens of the context, or
+        null.
         `emit(stage, done, total, unit)` tells of progress.
         """
-        return await _answer(self._load(files, executor, emit))
+        return await _answer(self._load(files, executor, _plain(max_seq_len), emit))
 
-    async def _load(self, files: Any, kind: str, emit: Any) -> dict[str, Any]:
+    async def _load(self, files: Any, kind: str, max_seq_len: int | None, emit: Any) -> dict[str, Any]:
         if self._model is not None:
             raise ProtocolError("protocol.state", "a model is loaded already")
         manifest_bytes = files.manifest.to_bytes()
@@ -250,7 +257,7 @@ class Engine:
         tokenizer = KernelTokenizer(tables, JsKernel(kernel))
         template = template_for(manifest.template, tokenizer)
         timings = {"tokenizer_ms": _since(start)}
-        loading = _Loading(manifest, files.weights, files.memory, self._host, emit)
+        loading = _Loading(manifest, files.weights, files.memory, self._host, max_seq_len, emit)
         device = await _device_of(kind, loading)
         executor = device.executor
 
