@@ -8,7 +8,8 @@
 //
 // Everything heavy happens in two workers; this side encodes, decodes, and keeps promises.
 
-import { decode, Decoder, encode, encodeJson } from "./text.js";
+import { badInput, checkOptions, encodeRequest } from "./request.js";
+import { decode, Decoder } from "./text.js";
 import {
   AssetError,
   Cancelled,
@@ -18,8 +19,6 @@ import {
   DeviceError,
   errorFrom,
   EXECUTORS,
-  InputError,
-  LIMITS,
   PROTOCOL_VERSION,
   ProtocolError,
 } from "../worker/protocol.js";
@@ -51,7 +50,12 @@ export {
  *   tool_call_id?: string, name?: string}} Message */
 /** @typedef {{id: string, relevance: number, content: string}} Evidence */
 /** What a prompt holds; docs/prompt.md. @typedef {Record<string, any>} Ledger */
-/** @typedef {{reason: Reason, text: string, reasoning_content: string | null, transcript: string,
+/** A call of a tool as the model wrote it, its arguments JSON text; or what stood there and why it is none.
+ * @typedef {{name: string, arguments: string} | {text: string, error: string}} ToolCall */
+/** Natural logarithm of a token's probability. @typedef {{id: number, bytes: number[], logprob: number}} Logprob */
+/** Of a generated token, and of the likeliest in its place. @typedef {Logprob & {top: Logprob[]}} TokenLogprobs */
+/** @typedef {{reason: Reason, detail: Record<string, any>, text: string, reasoning_content: string | null,
+ *   tool_calls: ToolCall[], generated_ids: number[], logprobs: TokenLogprobs[] | null, transcript: string,
  *   stats: Record<string, any>, ledger: Ledger}} Result */
 /** @typedef {{
  *   model?: string, root?: string | URL, executor?: Executor, max_seq_len?: number, signal?: AbortSignal,
@@ -63,35 +67,14 @@ export {
  * }} PromptOptions */
 /** @typedef {PromptOptions & {
  *   temperature?: number, top_k?: number, top_p?: number, min_p?: number, repetition_penalty?: number,
- *   seed?: number | bigint | string, max_tokens?: number, stop?: string | string[],
+ *   presence_penalty?: number, frequency_penalty?: number, banned_ids?: number[],
+ *   profile?: "transformers" | "llama.cpp", seed?: number | bigint | string, max_tokens?: number,
+ *   max_reasoning_tokens?: number | null, stop?: string | string[],
+ *   response_format?: string | Record<string, any> | null, logprobs?: number | null, invalid_utf8?: "end" | "show",
+ *   continue_from?: string | Pick<Result, "transcript">, continue_ids?: ArrayLike<number>,
  *   signal?: AbortSignal, onPrefill?: (done: number, total: number) => void,
  *   onContext?: (ledger: Ledger) => void, onReasoning?: (delta: string) => void,
  * }} ChatOptions */
-
-/** How a sampling parameter crosses to the worker, which checks its range.
- * @type {Record<string, (value: any, place: string) => any>} */
-const PARAMS = {
-  temperature: number,
-  top_k: number,
-  top_p: number,
-  min_p: number,
-  repetition_penalty: number,
-  seed: (value) => (["number", "bigint"].includes(typeof value) ? String(value) : string(value, "options.seed")),
-  max_tokens: number,
-  stop: (value, place) => [value].flat().map((text, i) => encode(string(text, place), `${place}[${i}]`)),
-};
-const CALLED = ["onPrefill", "onContext", "onReasoning"];
-
-/** How the rest of a prompt crosses; what is not given is null, which the engine takes as its own default.
- * @type {Record<string, (value: any, place: string) => any>} */
-const PROMPT = {
-  tools: encodeList,
-  enable_thinking: boolean,
-  preserve_thinking: boolean,
-  local_state: (value, place) => encode(string(value, place), place),
-  evidence: encodeEvidence,
-  budget_tokens: whole,
-};
 
 // What this script came with; `load` hears of a failure.
 const HOME = new URL("../", import.meta.url);
@@ -398,13 +381,13 @@ class Chat {
           break;
         case "done": {
           for (const { decoder } of Object.values(this.#parts)) decoder.end();
-          const { reason, stats } = message;
+          const { reason, stats, more } = message;
           const transcript = decode(message.transcript);
-          const [text, thought] = [this.#parts.text.text ?? "", this.#parts.reasoning.text];
-          const { ledger } = this;
-          this.#settle(() =>
-            this.#resolve({ reason, text, reasoning_content: thought, transcript, stats, ledger }),
-          );
+          const { detail, generated_ids } = JSON.parse(transcript);
+          const [text, reasoning_content] = [this.#parts.text.text ?? "", this.#parts.reasoning.text];
+          const { tool_calls, logprobs } = more;
+          const said = { reason, detail, text, reasoning_content, tool_calls, generated_ids, logprobs };
+          this.#settle(() => this.#resolve({ ...said, transcript, stats, ledger: this.ledger }));
           break;
         }
         case "error":
@@ -529,161 +512,6 @@ function ownUrl(root) {
  * browsers that are isolated and have none. */
 function sharedWords() {
   return typeof SharedArrayBuffer === "function" ? new Int32Array(new SharedArrayBuffer(CONTROL_BYTES)) : null;
-}
-
-/** The request as it crosses. @param {Message[]} messages @param {ChatOptions} options
- * @returns {Omit<import("../worker/protocol.js").ChatMessage, "type" | "id">} */
-function encodeRequest(messages, options) {
-  /** @type {Record<string, any>} */
-  const params = {};
-  /** @type {Record<string, any>} */
-  const prompt = { preserve_thinking: false, continue_ids: null };
-  for (const name of Object.keys(PROMPT)) prompt[name] ??= null;
-  for (const [name, value] of Object.entries(options)) {
-    if (value === undefined || name === "signal" || CALLED.includes(name)) continue;
-    const [target, table] = Object.hasOwn(PROMPT, name) ? [prompt, PROMPT] : [params, PARAMS];
-    if (!Object.hasOwn(table, name)) {
-      const allowed = [...Object.keys(PARAMS), ...Object.keys(PROMPT)].join(" | ");
-      throw badInput("input.params", `options.${name}`, value, allowed);
-    }
-    target[name] = table[name](value, `options.${name}`);
-  }
-  const request = /** @type {any} */ ({ messages: encodeMessages(messages), ...prompt, params });
-  const bytes = sizeOf(request);
-  if (bytes > LIMITS.request_bytes) {
-    const detail = { place: "request", found: bytes, allowed: LIMITS.request_bytes };
-    const message = `request: found ${bytes} bytes of text; allowed: at most ${LIMITS.request_bytes}`;
-    throw new InputError("input.budget", message, detail);
-  }
-  return request;
-}
-
-/** The bytes of all texts. @param {any} value @returns {number} */
-function sizeOf(value) {
-  if (value instanceof Uint8Array) return value.byteLength;
-  if (typeof value !== "object" || value === null) return 0;
-  return Object.values(value).reduce((sum, part) => sum + sizeOf(part), 0);
-}
-
-/** @param {Message[]} messages */
-function encodeMessages(messages) {
-  return list(messages, "messages").map((message, i) => {
-    const place = `messages[${i}]`;
-    const keys = ["role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name"];
-    const { role, reasoning_content: thought, tool_calls: calls, ...rest } = record(message, place, keys);
-    if (typeof role !== "string") throw badInput("template.role", `${place}.role`, role, "a string");
-    encode(role, `${place}.role`);
-    const content = isNone(rest.content) && !isNone(calls) ? "" : rest.content;
-    if (typeof content !== "string") throw badInput("template.content", `${place}.content`, content, "a string");
-    if (!isNone(thought) && typeof thought !== "string") {
-      throw badInput("template.reasoning", `${place}.reasoning_content`, thought, "a string");
-    }
-    return {
-      role,
-      content: encode(content, `${place}.content`),
-      reasoning_content: isNone(thought) ? null : encode(thought, `${place}.reasoning_content`),
-      tool_calls: isNone(calls) ? null : encodeList(calls, `${place}.tool_calls`),
-    };
-  });
-}
-
-/** JSON text, or a list of objects. @param {any} value @param {string} place */
-function encodeList(value, place) {
-  if (typeof value === "string" || Array.isArray(value)) return encodeJson(value, place);
-  throw badInput("input.json", place, value, "JSON text, or a list of objects");
-}
-
-/** @param {Evidence[]} evidence @param {string} place */
-function encodeEvidence(evidence, place) {
-  if (isNone(evidence)) return null;
-  return list(evidence, place).map((each, i) => {
-    const at = `${place}[${i}]`;
-    const { id, relevance, content } = record(each, at, ["id", "relevance", "content"]);
-    return {
-      id: encode(string(id, `${at}.id`), `${at}.id`),
-      relevance: number(relevance, `${at}.relevance`),
-      content: encode(string(content, `${at}.content`), `${at}.content`),
-    };
-  });
-}
-
-/** @param {any} value */
-const isNone = (value) => value === undefined || value === null || (Array.isArray(value) && value.length === 0);
-
-/** A list that is not empty and not too long. @param {any} value @param {string} place @returns {any[]} */
-function list(value, place) {
-  if (Array.isArray(value) && value.length >= 1 && value.length <= LIMITS.messages) return value;
-  throw badInput("input.json", place, value, `a list of 1 to ${LIMITS.messages}`);
-}
-
-/** A plain object, with none but these keys. @param {any} value @param {string} place @param {string[]} keys
- * @returns {Record<string, any>} */
-function record(value, place, keys) {
-  if (typeof value !== "object" || value === null || Array.isArray(value)) {
-    throw badInput("input.json", place, value, "an object");
-  }
-  const other = Object.keys(value).find((key) => !keys.includes(key));
-  if (other !== undefined) throw badInput("input.json", `${place}.${other}`, value[other], keys.join(", "));
-  return value;
-}
-
-/** Whatever else they hold: that they are options, and that what is called can be.
- * @param {LoadOptions & ChatOptions} options */
-function checkOptions(options) {
-  if (typeof options !== "object" || options === null) {
-    throw badInput("input.params", "options", options, "an object");
-  }
-  const { signal } = options;
-  if (signal !== undefined && !(signal instanceof AbortSignal)) {
-    throw badInput("input.params", "options.signal", signal, "an AbortSignal");
-  }
-  for (const name of ["onProgress", "onWarning", ...CALLED]) {
-    const callback = /** @type {any} */ (options)[name];
-    if (callback !== undefined && typeof callback !== "function") {
-      throw badInput("input.params", `options.${name}`, callback, "a function");
-    }
-  }
-}
-
-/** @param {any} value @param {string} place */
-function number(value, place) {
-  if (typeof value !== "number" || !Number.isFinite(value)) {
-    throw badInput("input.params", place, value, "a finite number");
-  }
-  return value;
-}
-
-/** @param {any} value @param {string} place */
-function string(value, place) {
-  if (typeof value !== "string") throw badInput("input.params", place, value, "a string");
-  return value;
-}
-
-/** @param {any} value @param {string} place */
-function boolean(value, place) {
-  if (typeof value !== "boolean") throw badInput("input.params", place, value, "true | false");
-  return value;
-}
-
-/** @param {any} value @param {string} place */
-function whole(value, place) {
-  if (!Number.isSafeInteger(value) || value < 0) throw badInput("input.params", place, value, "a whole number");
-  return value;
-}
-
-/** @param {string} code @param {string} place @param {unknown} value @param {string} allowed */
-function badInput(code, place, value, allowed) {
-  const text = show(value);
-  const found = text.length > 80 ? `${text.slice(0, 77)}...` : text;
-  return new InputError(code, `${place}: found ${found}; allowed: ${allowed}`, { place, found, allowed });
-}
-
-/** @param {unknown} value */
-function show(value) {
-  if (typeof value === "string") return JSON.stringify(value);
-  if (Array.isArray(value)) return `a list of ${value.length}`;
-  if (value instanceof URL) return value.href;
-  return typeof value === "object" && value !== null ? "an object" : String(value);
 }
 
 /** @param {string} what */

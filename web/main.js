@@ -183,10 +183,23 @@ function mayAsk() {
 /** A new turn at the end of the conversation. @param {string} question
  * @param {import("./transcript.js").Recorded | null} [recorded] */
 function addTurn(question, recorded = null) {
-  const again = () => {
-    if (model && turns.at(-1) === turn && mayAsk()) void answer(turn);
+  const isFree = () => model !== null && turns.at(-1) === turn && mayAsk();
+  /** @type {import("./turn.js").Requests} */
+  const requests = {
+    again: () => {
+      if (isFree()) void answer(turn);
+    },
+    goOn: (from) => {
+      if (isFree()) void answer(turn, from);
+    },
+    edit: (edited) => {
+      if (edited.trim() === "" || !mayAsk()) return false;
+      for (const later of turns.slice(turns.indexOf(turn))) remove(later);
+      start(edited);
+      return true;
+    },
   };
-  const turn = new Turn(question, again, recorded);
+  const turn = new Turn(question, requests, recorded);
   turns.push(turn);
   log.append(turn.element);
   welcome.hidden = true;
@@ -196,26 +209,35 @@ function addTurn(question, recorded = null) {
 /** @param {string} question */
 function ask(question) {
   if (question.trim() === "" || !mayAsk()) return;
-  current = addTurn(question);
   input.value = "";
   fitInput();
+  start(question);
+}
+
+/** A new turn, which is answered when the model is there. @param {string} question */
+function start(question) {
+  current = addTurn(question);
   input.focus();
   page.scrollTop = page.scrollHeight;
   if (model) void answer(current);
   else setState(state() === "error" ? "error" : "loading");
 }
 
-/** @param {Turn} turn */
-async function answer(turn) {
+/** @param {Turn} turn @param {import("./turn.js").Answered | null} [from] a reply of it that goes on */
+async function answer(turn, from = null) {
   current = turn;
   loading.open = false;
   setState("busy");
   say("The model reads.");
   try {
     if (!model) throw new Error("no model");
-    turn.begin(model.info.model.title);
+    turn.begin(model.info.model.title, from);
     follow();
-    const { messages, params } = turn.recorded ? recordedRequest(turn.recorded) : request(turn);
+    const { messages, params } = turn.recorded
+      ? recordedRequest(turn.recorded)
+      : from
+        ? goingOn(from.result.transcript)
+        : request(turn);
     // A stopped run is made again as far as it went.
     const { reason, generated_ids: ids = [] } = turn.recorded ?? {};
     const stopAsBefore = () => {
@@ -246,7 +268,8 @@ async function answer(turn) {
     if (pinned) follow();
     if (turns.includes(turn)) byId("announcer", HTMLElement).textContent = turn.answer ?? "";
   } catch (error) {
-    turn.fail(error, turnActions(error, turn));
+    const refused = error instanceof Slm2Error && !turn.recorded && !from ? settings.refuse(error) : null;
+    turn.fail(error, turnActions(error, turn, refused), from);
     follow();
   }
   chat = null;
@@ -263,6 +286,13 @@ function request(turn) {
   return { messages, params: settings.params() };
 }
 
+/** What a reply asks that goes on: the same as before, from its ids. @param {string} transcript */
+function goingOn(transcript) {
+  const { messages, params } = recordedRequest(JSON.parse(transcript));
+  const { continue_ids, ...same } = params;
+  return { messages, params: { ...same, continue_from: transcript } };
+}
+
 /** Makes a saved run again, and compares. @param {File} file */
 async function check(file) {
   try {
@@ -275,8 +305,8 @@ async function check(file) {
   }
 }
 
-/** @param {unknown} error @param {Turn} turn */
-function turnActions(error, turn) {
+/** @param {unknown} error @param {Turn} turn @param {string | null} [refused] the setting that is wrong */
+function turnActions(error, turn, refused = null) {
   const edit = button("Edit the message", () => {
     remove(turn);
     takeBack(turn.question);
@@ -291,9 +321,9 @@ function turnActions(error, turn) {
   });
   if (!(error instanceof Slm2Error)) return [button("Reload the page", () => location.reload())];
   if (error.code === "protocol.version") return [button("Reload the page", () => location.reload())];
-  const set = button("Settings", () => settings.open());
+  const set = button("Settings", () => settings.open(refused ?? undefined));
   if (error.code === "input.budget") return [edit, set, button("New chat", newChat)];
-  if (error.code === "input.params") return [edit, set];
+  if (["input.params", "input.response_format"].includes(error.code)) return [edit, set];
   return error.code.startsWith("input.") || error.code.startsWith("template.") ? [edit] : [again, edit];
 }
 

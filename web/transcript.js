@@ -11,7 +11,7 @@ const MAX_BYTES = 64 << 20;
 // What must come again, in the order in which a difference tells most; of `artifacts` all but the package's version.
 const STEPS = ["logit_digests", "generated_ids"];
 const BEFORE = ["artifacts", "request", "prompt_ids", "ledger"];
-const COMPARED = [...BEFORE, ...STEPS, "reason", "detail", "reasoning", "text", "sha256"];
+const COMPARED = [...BEFORE, ...STEPS, "reason", "detail", "reasoning", "text", "tool_calls", "sha256"];
 
 /** Throws FormatError `format.transcript`. @param {File} file @returns {Promise<Recorded>} */
 export async function readTranscript(file) {
@@ -19,10 +19,12 @@ export async function readTranscript(file) {
   let run;
   try {
     run = JSON.parse(await file.text());
+    canonical(run); // which fails when it is nested too deeply
   } catch (error) {
     throw bad(file, String(error), "JSON");
   }
-  const lists = [run?.request?.messages, run?.request?.tools, run?.prompt_ids, run?.generated_ids, run?.logit_digests];
+  const { request, prompt_ids, generated_ids, logit_digests } = run ?? {};
+  const lists = [request?.messages, request?.tools, request?.continue_ids, prompt_ids, generated_ids, logit_digests];
   if (run?.version !== VERSION || !lists.every(Array.isArray)) {
     throw bad(file, "something else", `a transcript of version ${VERSION} of a reply to messages`);
   }

@@ -1,11 +1,15 @@
 // One question and its reply, as the conversation shows them.
 
 import { button, count, download, make } from "./dom.js";
+import { editInPlace } from "./editor.js";
 import { errorCard } from "./errors.js";
 
 /** @typedef {import("./client.js").Message} Message */
 /** @typedef {import("./client.js").Result} Result */
-/** @typedef {{name: string, result: Pick<Result, "reason" | "text" | "reasoning_content" | "transcript">}} Answered */
+/** @typedef {{name: string,
+ *   result: Pick<Result, "reason" | "text" | "reasoning_content" | "tool_calls" | "transcript">}} Answered */
+/** What can be asked for of a turn; `edit` says whether the new message was taken.
+ * @typedef {{again: () => void, goOn: (from: Answered) => void, edit: (question: string) => boolean}} Requests */
 
 // Why a reply ended, where it isn't simply complete.
 /** @type {Record<string, string>} */
@@ -16,6 +20,9 @@ const ENDINGS = {
   cancelled: "stopped",
   invalid_utf8: "ended: the model wrote bytes that are no text",
 };
+
+// Of these a reply can go on from its ids.
+const CUT = ["max_tokens", "cancelled"];
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -30,24 +37,31 @@ export class Turn {
   element;
   /** How it was answered, as `restore` takes it; null while it doesn't count. @type {Answered | null} */
   answered = null;
+  /** The calls of tools that it made. @type {{name: string, arguments: string}[]} */
+  calls = [];
   #reply;
   #text = document.createTextNode("");
   #thought = document.createTextNode("");
   #thoughts = make("details", { class: "thought" }, make("summary", {}, "Thoughts"), make("p", {}, this.#thought));
+  #calls = make("div", { class: "calls" });
   #meta = make("div", { class: "meta" });
   #firstTokenAt = 0;
+  /** Tokens of the reply that this one goes on from. */
+  #before = 0;
   #name = "";
-  #onAgain;
+  #requests;
 
-  /** @param {string} question @param {() => void} onAgain asks for another answer
+  /** @param {string} question @param {Requests} requests
    * @param {import("./transcript.js").Recorded | null} recorded a run that is made again, of which this is the
    *   question */
-  constructor(question, onAgain, recorded = null) {
+  constructor(question, requests, recorded = null) {
     this.question = question;
     this.recorded = recorded;
-    this.#onAgain = onAgain;
+    this.#requests = requests;
     this.#reply = make("div", { class: "speech reply" });
-    this.element = make("article", { class: "turn" }, speech(recorded ? "Transcript" : "You", question), this.#reply);
+    const asked = speech(recorded ? "Transcript" : "You", question);
+    if (!recorded) this.#mayEdit(asked);
+    this.element = make("article", { class: "turn" }, asked, this.#reply);
     this.note("waits for the model");
   }
 
@@ -55,9 +69,10 @@ export class Turn {
   messages() {
     if (this.answer === null) return [];
     const thought = this.thought === null ? {} : { reasoning_content: this.thought };
+    const calls = this.calls.length === 0 ? {} : { tool_calls: this.calls };
     return [
       { role: "user", content: this.question },
-      { role: "assistant", content: this.answer, ...thought },
+      { role: "assistant", content: this.answer, ...thought, ...calls },
     ];
   }
 
@@ -67,10 +82,13 @@ export class Turn {
     if (!this.#meta.isConnected) this.#reply.append(this.#meta);
   }
 
-  /** The model begins. @param {string} name of who answers */
-  begin(name) {
+  /** The model begins. @param {string} name of who answers @param {Answered | null} [from] which it goes on from */
+  begin(name, from = null) {
     this.#name = name;
+    this.#before = from ? nTokensOf(JSON.parse(from.result.transcript)) : 0;
     this.answer = this.answered = this.thought = null;
+    this.calls = [];
+    this.#calls.replaceChildren();
     this.element.classList.remove("dropped");
     this.#text.data = this.#thought.data = "";
     this.#thoughts.hidden = true;
@@ -80,6 +98,7 @@ export class Turn {
       make("h2", { class: "speaker" }, name),
       this.#thoughts,
       make("div", { class: "text" }, this.#text),
+      this.#calls,
       this.#meta,
     );
     this.note("begins to read");
@@ -94,7 +113,7 @@ export class Turn {
   append(delta, nTokens) {
     this.#text.appendData(delta);
     this.#firstTokenAt ||= performance.now();
-    this.note(figures(nTokens, this.#rate(nTokens)));
+    this.note(figures(this.#before + nTokens, this.#rate(nTokens)));
   }
 
   /** @param {string} delta of the thought @param {number} nTokens */
@@ -102,7 +121,7 @@ export class Turn {
     this.#thought.appendData(delta);
     this.#thoughts.hidden = false;
     this.#firstTokenAt ||= performance.now();
-    this.note(`thinks · ${figures(nTokens, this.#rate(nTokens))}`);
+    this.note(`thinks · ${figures(this.#before + nTokens, this.#rate(nTokens))}`);
   }
 
   /** The turn as it was. @param {Answered} answered */
@@ -121,25 +140,37 @@ export class Turn {
     return run?.ledger ? { ledger: run.ledger, messages: run.request.messages } : null;
   }
 
-  /** The reply has ended. A stopped reply without text doesn't count. @param {Answered["result"]} result */
-  end({ reason, text, reasoning_content: thought, transcript }) {
+  /** The reply has ended. One that says nothing and calls nothing doesn't count. @param {Answered["result"]} result */
+  end({ reason, text, reasoning_content: thought, tool_calls, transcript }) {
     const run = JSON.parse(transcript);
-    const nTokens = run.generated_ids.length;
+    const nTokens = nTokensOf(run);
     const { decode_ms } = run.timings;
     const decodeMs = decode_ms.reduce((/** @type {number} */ sum, /** @type {number} */ ms) => sum + ms, 0);
     const rate = decodeMs > 0 ? (decode_ms.length * 1000) / decodeMs : 0;
+    const result = { reason, text, reasoning_content: thought, tool_calls, transcript };
+    const ended = { name: this.#name, result };
+    const goOn = button("Continue", () => this.#requests.goOn(ended), "quiet last");
+    const cut = CUT.includes(reason) && nTokens > 0 && !this.recorded ? [goOn] : [];
     this.#reply.ariaBusy = "false";
-    if (text === "") return this.drop(`${ENDINGS[reason] ?? "ended"} before the first word`);
+    this.#text.data = text;
+    this.#calls.replaceChildren(...tool_calls.map(callView));
+    this.calls = tool_calls.filter((call) => "name" in call);
+    if (text === "" && this.calls.length === 0) {
+      this.drop(`${ENDINGS[reason] ?? "ended"} before the first word`);
+      this.#meta.append(...cut);
+      return;
+    }
     this.answer = text;
     this.thought = thought;
-    this.answered = { name: this.#name, result: { reason, text, reasoning_content: thought, transcript } };
+    this.answered = ended;
     const { temperature, seed } = run.request.params;
     const parts = [figures(nTokens, rate), temperature === 0 ? "greedy" : `seed ${seed}`];
     if (ENDINGS[reason]) parts.push(ENDINGS[reason]);
     this.#meta.replaceChildren(
       ...parts.map((part) => make("span", {}, part)),
       drawing(run.sha256),
-      button("Answer again", this.#onAgain, "quiet again"),
+      ...cut,
+      button("Answer again", this.#requests.again, "quiet last"),
       button("Copy", () => void this.#copy(text), "quiet"),
       button("Save transcript", () => download(`slm2-${run.sha256.slice(0, 8)}.json`, transcript), "quiet"),
     );
@@ -161,13 +192,35 @@ export class Turn {
     this.note(`${why}; not part of the conversation`);
   }
 
-  /** It failed. @param {unknown} error @param {HTMLButtonElement[]} actions */
-  fail(error, actions) {
+  /** It failed; what it would have gone on from is there again.
+   * @param {unknown} error @param {HTMLButtonElement[]} actions @param {Answered | null} [from] */
+  fail(error, actions, from = null) {
+    if (from) {
+      this.restore(from);
+      this.#reply.append(errorCard(error, actions));
+      return;
+    }
     this.answer = null;
     this.#reply.ariaBusy = "false";
     this.element.classList.add("dropped");
     this.#meta.remove();
     this.#reply.append(errorCard(error, actions));
+  }
+
+  /** Lets the question be changed where it stands. @param {HTMLElement} asked */
+  #mayEdit(asked) {
+    const shown = /** @type {HTMLElement} */ (asked.querySelector(".text"));
+    const leave = () => {
+      edit.hidden = false;
+      edit.focus();
+    };
+    const open = () => {
+      edit.hidden = true;
+      editInPlace(shown, this.question, this.#requests.edit, leave);
+    };
+    const edit = button("Edit", open, "quiet edit");
+    asked.classList.add("asked");
+    asked.append(edit);
   }
 
   /** @param {string} text */
@@ -190,6 +243,18 @@ export class Turn {
 /** @param {string} who @param {string} text */
 const speech = (who, text) =>
   make("div", { class: "speech" }, make("h2", { class: "speaker" }, who), make("div", { class: "text" }, text));
+
+/** A call of a tool, or what should have been one. @param {import("./client.js").ToolCall} call */
+const callView = (call) =>
+  "name" in call
+    ? make("figure", { class: "call" }, caption("Calls ", make("code", {}, call.name)), make("pre", {}, call.arguments))
+    : make("figure", { class: "call wrong" }, caption(`Wrote a call that is none: ${call.error}`), make("pre", {}, call.text));
+
+/** @param {...(Node | string)} children */
+const caption = (...children) => make("figcaption", {}, ...children);
+
+/** All tokens of a reply, those before it went on too. @param {any} run */
+const nTokensOf = ({ request, generated_ids }) => (request.continue_ids?.length ?? 0) + generated_ids.length;
 
 /** @param {number} nTokens @param {number} rate */
 const figures = (nTokens, rate) =>

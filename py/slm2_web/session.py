@@ -215,7 +215,7 @@ class Session:
     ) -> AsyncGenerator[Event, None]:
         """The events of one reply; the last is Done. `cancelled` is asked before every forward pass, and once
         more before an id is sampled. `continued_ids`: what was generated before, which this reply goes on
-        from; `params.max_tokens` counts what comes after.
+        from; `params.max_tokens` counts what comes after, and the deltas begin with its text.
 
         Raises: InputError `input.budget`, `input.token_id`, `input.response_format`, and `input.params` for
             continued ids that don't fit; ProtocolError `protocol.state` while another reply is inside a
@@ -230,7 +230,7 @@ class Session:
             self._tokenizer, self._markers, prompt, params.stop, lenient=params.invalid_utf8 == "show"
         )
         guide = self._guide(reply, prompt, params)
-        self._continue(reply, guide, continued_ids)
+        continued = self._continue(reply, guide, continued_ids)
         turn = self._turn = object()
         # What the reply holds, and how much of it was there before.
         written, n_continued = list(continued_ids), len(continued_ids)
@@ -243,6 +243,8 @@ class Session:
         self._keep_common_prefix(context)
         timings.reused_tokens = len(self._cached_ids)
         yield Prefill(len(self._cached_ids), len(context))
+        for delta in continued:
+            yield delta
         reason: Reason | None = None
         detail: Mapping[str, Any] = {}
         logits: NDArray[np.float32] | None = None
@@ -342,8 +344,9 @@ class Session:
             max_reasoning_tokens=params.max_reasoning_tokens,
         )
 
-    def _continue(self, reply: Reply, guide: Guide, ids: Sequence[int]) -> None:
+    def _continue(self, reply: Reply, guide: Guide, ids: Sequence[int]) -> list[Delta]:
         """Read what was written before. Raises: InputError `input.params` for what no such reply holds."""
+        deltas: list[Delta] = []
         for index, token_id in enumerate(ids):
             allowed = guide.allowed()
             over = token_id in self._eos_ids or reply.ending is not None
@@ -355,13 +358,14 @@ class Session:
                     {"place": f"continue_ids[{index}]", "found": token_id, "allowed": "ids that could come"},
                 )
             guide.take(token_id)
-            reply.feed(token_id)
+            deltas += reply.feed(token_id)
         if reply.ending is not None:
             raise InputError(
                 "input.params",
                 "continue_ids: found a reply that has ended; allowed: one that was cut short",
                 {"place": "continue_ids", "found": reply.ending[0], "allowed": "a reply that was cut short"},
             )
+        return deltas
 
     def _check(self, prompt_ids: Sequence[int], continued_ids: Sequence[int]) -> None:
         limit = self._executor.max_seq_len

@@ -3,13 +3,14 @@
     {"version": 2,
      "artifacts":     {"model", "manifest_sha256", "tokenizer_sha256", "weights_sha256": [...], "package"},
      "request":       {"messages": [...], "tools": [...], "enable_thinking", "preserve_thinking",
-                       "local_state", "evidence": [...], "budget_tokens", "params", "max_seq_len"}
+                       "local_state", "evidence": [...], "budget_tokens", "continue_ids": [...],
+                       "params", "max_seq_len"}
                       or {"prompt_ids": [...], "params", "max_seq_len"},
      "prompt_ids":    [...],
      "ledger":        what the prompt holds and what was left out; null for a request of ids
      "generated_ids": [...],
      "logit_digests": [...],   one for each generated id
-     "reason", "detail", "reasoning", "text",
+     "reason", "detail", "reasoning", "text", "tool_calls": [...],
      "sha256",                 of the canonical JSON of all above but `artifacts.package`
      "executor":      {"name", "adapter"},
      "timings":       {"prefill_ms", "prefill_tokens", "reused_tokens", "decode_ms": [...]}}

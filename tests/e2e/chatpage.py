@@ -66,9 +66,15 @@ class ChatPage:
         """What the model has said last."""
         return self.page.locator(".reply .text").last.text_content() or ""
 
+    def open_settings(self) -> ChatPage:
+        """The settings with all of their fields."""
+        self.page.get_by_role("button", name="Settings").click()
+        self.page.locator("#settings .more").evaluate("(e) => (e.open = true)")
+        return self
+
     def set(self, **settings: str) -> ChatPage:
         """Opens the settings, fills fields, closes."""
-        self.page.get_by_role("button", name="Settings").click()
+        self.open_settings()
         for name, value in settings.items():
             self.page.locator(f"[name={name}]").fill(value)
         self.page.get_by_role("button", name="Close").click()

@@ -273,6 +273,24 @@ def test_stop_takes_one_forward_pass_at_most(page: Page) -> None:
             "input.budget",
             "InputError",
         ),
+        ("ask({}, { presence_penalty: '1' })", "input.params", "InputError"),
+        ("ask({}, { frequency_penalty: 3 }).result", "input.params", "InputError"),
+        ("ask({}, { banned_ids: 'x' })", "input.params", "InputError"),
+        ("ask({}, { banned_ids: [1, -1] })", "input.params", "InputError"),
+        ("ask({}, { banned_ids: Array(1025).fill(1) }).result", "input.params", "InputError"),
+        ("ask({}, { profile: 7 })", "input.params", "InputError"),
+        ("ask({}, { profile: 'x' }).result", "input.params", "InputError"),
+        ("ask({}, { logprobs: true })", "input.params", "InputError"),
+        ("ask({}, { logprobs: 21 }).result", "input.params", "InputError"),
+        ("ask({}, { max_reasoning_tokens: -1 }).result", "input.params", "InputError"),
+        ("ask({}, { invalid_utf8: 'skip' }).result", "input.params", "InputError"),
+        ("ask({}, { response_format: 7 })", "input.params", "InputError"),
+        ("ask({}, { response_format: [] })", "input.params", "InputError"),
+        ("ask({}, { response_format: { type: undefined } })", "input.json", "InputError"),
+        ("ask({}, { response_format: '\\ud800' })", "input.text", "InputError"),
+        ("ask({}, { response_format: '{' }).result", "input.response_format", "InputError"),
+        ("ask({}, { response_format: { type: 'xml' } }).result", "input.response_format", "InputError"),
+        ("ask({}, { response_format: '' }).result", "input.params", "InputError"),
         ("ask({}, { evidence: 'x' })", "input.json", "InputError"),
         ("ask({}, { evidence: [7] })", "input.json", "InputError"),
         ("ask({}, { evidence: [{ id: 'a', content: 'x' }] })", "input.params", "InputError"),
@@ -323,6 +341,44 @@ def test_stop_string_and_one_chat_at_a_time(page: Page) -> None:
     assert got["second"] == "protocol.state"
     assert got["reason"] == "stop_string"
     assert got["text"] == "The answer to this "
+
+
+def test_every_parameter_reaches_the_sampler(page: Page) -> None:
+    """And the transcript; log-probabilities come with the result."""
+    params = {
+        "temperature": 0.5,
+        "top_k": 9,
+        "top_p": 0.9,
+        "min_p": 0.05,
+        "repetition_penalty": 1.1,
+        "presence_penalty": -0.5,
+        "frequency_penalty": 0.25,
+        "banned_ids": [9, 42],
+        "profile": "llama.cpp",
+        "logprobs": 2,
+        "seed": "18446744073709551615",
+        "max_tokens": 3,
+        "max_reasoning_tokens": 7,
+        "stop": ["zebra"],
+        "response_format": '{"type": "regex", "pattern": "[a-z ]{1,40}"}',
+        "invalid_utf8": "show",
+    }
+    got = page.evaluate("(params) => ask({}, params).result", params)
+    run = json.loads(got["transcript"])
+    assert run["request"]["params"] == params
+    assert got["generated_ids"] == run["generated_ids"]
+    assert [each["id"] for each in got["logprobs"]] == run["generated_ids"]
+    for each in got["logprobs"]:
+        assert len(each["top"]) == 2
+        assert each["top"][0]["logprob"] >= each["top"][1]["logprob"]
+    said = bytes(byte for each in got["logprobs"] for byte in each["bytes"]).decode()
+    assert said == got["text"]
+    assert set(got["text"]) <= set("abcdefghijklmnopqrstuvwxyz ")
+    as_object = page.evaluate(
+        "(params) => ask({}, { ...params, response_format: JSON.parse(params.response_format) }).result",
+        params,
+    )
+    assert as_object["text"] == got["text"]
 
 
 def test_dispose_ends_everything(page: Page) -> None:

@@ -81,7 +81,7 @@ def test_screenshots(chat: ChatPage, scheme: str, width: int, height: int) -> No
         page.screenshot(path=SHOTS / f"context-{state}-{width}-{scheme}.png")
         assert overflow(page) == []
         assert faint(page) == []
-    page.get_by_role("button", name="Settings").click()
+    chat.open_settings()
     page.locator("#setting-budget_tokens").scroll_into_view_if_needed()
     page.screenshot(path=SHOTS / f"context-settings-{width}-{scheme}.png")
     assert overflow(page) == []
@@ -130,10 +130,10 @@ def test_a_question_that_is_more_than_the_budget_is_refused_with_the_numbers(cha
 
 def test_settings_that_the_model_does_not_know_are_not_shown(chat: ChatPage) -> None:
     page: Page = chat.page
-    assert page.evaluate("document.querySelectorAll('#setting-fields select').length") == 2
-    page.get_by_role("button", name="Settings").click()
+    assert page.evaluate("document.querySelectorAll('#setting-fields select').length") == 4
+    chat.open_settings()
     expect(page.get_by_label("Context budget")).to_be_visible()
-    for name in ("Thinking", "Earlier thoughts"):
+    for name in ("Thinking", "Earlier thoughts", "Longest thought"):
         expect(page.get_by_label(re.compile(f"^{name}"))).to_be_hidden()
     page.keyboard.press("Escape")
     assert chat.complaints == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
@@ -206,11 +206,50 @@ def test_a_transcript_is_checked(chat: ChatPage, tmp_path: Path) -> None:
         if verdict.startswith("As"):
             assert chat.text() == json.loads(recorded)["text"] or "cancelled" in recorded
     assert page.evaluate("sessionStorage['slm2-conversation']") == "[]", "it is no part of the conversation"
-    for bad in ("{", "[]", '{"version": 1}'):
+
+
+def test_a_hostile_transcript_is_refused(chat: ChatPage, tmp_path: Path) -> None:
+    """Whatever is in the file: an error that can be told, and a page that goes on."""
+    page = chat.page
+    page.get_by_role("button", name="New chat").click()
+    run = chat.set(temperature="0", seed="", max_tokens="3").reply("Name a colour.")
+    request = run["request"]
+    params = request["params"]
+
+    def asks(**changes: object) -> dict[str, Any]:
+        return {**run, "request": {**request, **changes}}
+
+    deep = json.dumps(run)[:-1] + ', "more": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    files = {
+        **dict.fromkeys(("", "{", "[]", "null", '{"version": 1}', deep, "\ufeff\0"), "format.transcript"),
+        json.dumps({**run, "version": 3}): "format.transcript",
+        json.dumps({**run, "generated_ids": "x"}): "format.transcript",
+        json.dumps(asks(messages="<script>")): "format.transcript",
+        json.dumps(asks(continue_ids=None)): "format.transcript",
+        json.dumps(asks(messages=[])): "input.json",
+        json.dumps(
+            asks(messages=[{"role": "<img src=x onerror=alert(1)>", "content": "a"}])
+        ): "template.role",
+        json.dumps(asks(messages=[{"role": "user", "content": {"a": 1}}])): "template.content",
+        json.dumps(asks(tools=[{"a": 1}])): "template.tools",
+        json.dumps(asks(params={**params, "temperature": "hot"})): "input.params",
+        json.dumps(asks(params={**params, "signal": 1})): "input.params",
+        json.dumps(asks(params={**params, "response_format": "{"})): "input.response_format",
+        json.dumps(asks(params=[1])): "input.params",
+        json.dumps(asks(evidence=[{"id": 1}])): "input.params",
+        json.dumps(asks(budget_tokens=-1)): "input.params",
+        json.dumps(asks(continue_ids=[2**31 - 1])): "input.token_id",
+        json.dumps(asks(continue_ids=[-1])): "input.params",
+        json.dumps(asks(more=1)): "input.params",
+    }
+    for text, code in files.items():
         page.get_by_role("button", name="New chat").click()
-        (tmp_path / "run.json").write_text(bad)
+        (tmp_path / "run.json").write_text(text)
         page.locator("#transcript").set_input_files(tmp_path / "run.json")
-        assert "run.json" in chat.expect_error("format.transcript")
+        chat.expect_error(code)
+        chat.wait("ready")
+    page.get_by_role("button", name="New chat").click()
+    assert chat.reply("Name a colour.")["sha256"] == run["sha256"]
     page.get_by_role("button", name="New chat").click()
 
 

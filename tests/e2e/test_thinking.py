@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, expect
 
 from e2e.chatpage import ChatPage
 from e2e.conftest import ROOT, Serve
@@ -46,9 +46,9 @@ def chat(packed: Path, tmp_path_factory: pytest.TempPathFactory, chromium: Brows
     return ChatPage(context, serve(out).url).open("?executor=wasm").wait("ready")
 
 
-def choose(page: Page, name: str, value: str) -> None:
+def choose(chat: ChatPage, name: str, value: str) -> None:
     """One of the settings that are a choice."""
-    page.get_by_role("button", name="Settings").click()
+    page = chat.open_settings().page
     page.locator(f"[name={name}]").select_option(value)
     page.get_by_role("button", name="Close").click()
 
@@ -84,7 +84,7 @@ def test_the_next_prompt_keeps_the_thought_only_when_it_is_told_to(chat: ChatPag
     chat.wait("ready")
     assert page.locator(".thought p").text_content() == THOUGHT, "a reload keeps it"
     for value, kept in (("false", False), ("true", True)):
-        choose(page, "preserve_thinking", value)
+        choose(chat, "preserve_thinking", value)
         chat.set(max_tokens="3")
         run = chat.reply("Again?") if value == "false" else answer_again(chat)
         assert run["request"]["preserve_thinking"] is kept
@@ -95,7 +95,7 @@ def test_the_next_prompt_keeps_the_thought_only_when_it_is_told_to(chat: ChatPag
         }
         assert (run["prompt_ids"][: len(said)] == said) is kept
         assert (THINK in run["prompt_ids"]) is kept
-    choose(page, "enable_thinking", "false")
+    choose(chat, "enable_thinking", "false")
     run = answer_again(chat)
     assert run["request"]["enable_thinking"] is False
     assert run["prompt_ids"][-4:] == [THINK, 271, THINK_END, 271], "the thought is there, and empty"
@@ -107,9 +107,8 @@ def answer_again(chat: ChatPage) -> dict[str, Any]:
 
 
 def test_the_settings_are_named(chat: ChatPage) -> None:
-    page = chat.page
-    page.get_by_role("button", name="Settings").click()
-    for name in ("Thinking", "Earlier thoughts"):
+    page = chat.open_settings().page
+    for name in ("Thinking", "Earlier thoughts", "Longest thought"):
         expect(page.get_by_label(re.compile(f"^{name}"))).to_be_visible()
     page.locator("[name=enable_thinking]").scroll_into_view_if_needed()
     page.screenshot(path=SHOTS / "thinking-settings.png")
