@@ -9,10 +9,10 @@ of them, where the vocabulary has them, move the machine, and nothing that is sp
     answer --<tool_call>--> call --</tool_call>--> answer
 
 It begins where the prompt leaves it: inside a thought if the last of the two ids in the prompt is `<think>`.
-Each part has a stream of its own: whole characters (utf8.py), then, for the answer, stop strings. The line
-feeds around a thought and a call are the template's, which writes them anew: a thought has none at its ends,
-an answer none after either and not the one before a call. So one line feed at the end of an answer waits for
-what comes.
+Each part has a stream of its own: whole characters (utf8.py), then, for the answer, stop strings, none of
+which reaches over a marker. The line feeds around a thought and a call are the template's, which writes them
+anew: a thought has none at its ends, an answer none after either, which no stop string sees, and not the one
+before a call. So one line feed at the end of an answer waits for what comes.
 
 Bytes that can never become UTF-8 end the reply. A caller that wants to read on asks for `lenient`: they are
 then written as `\\xE2` and the like, and reported; they never become U+FFFD.
@@ -120,14 +120,13 @@ class Reply:
         self.is_thinking = _opens_thought(markers.thought, prompt_ids)
         self.thought_tokens = 0
         self._in_call = False
-        self._thought = _Text((), lenient) if self.is_thinking else None
+        self._thought = _Text((), lenient, skips=True) if self.is_thinking else None
         self._answer = _Text(stops, lenient)
         self._call = bytearray()
         self._released_text = bytearray()
         self._released_reasoning = bytearray()
-        # Line feeds that wait: before a call one of them is the template's.
+        # A line feed that waits: before a call it is the template's.
         self._held = b""
-        self._skips = {"answer": False, "thought": True}
         self.calls: list[Call] = []
         self.ending: Ending | None = None
 
@@ -143,8 +142,8 @@ class Reply:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the answer has any text, or there was a call."""
-        return bool(self._released_text or self._held or self.calls or self._in_call)
+        """Whether the answer has a byte that is not the template's, or there was a call."""
+        return self._answer.has_begun or bool(self.calls) or self._in_call
 
     @property
     def follows_thought(self) -> bool:
@@ -166,10 +165,10 @@ class Reply:
         """What the id adds to the texts; `ending` may be set then. Not for an id that ends the reply."""
         assert self.ending is None
         thought, call = self._markers.thought, self._markers.call
+        if self.is_thinking and thought and token_id != thought.end:
+            self.thought_tokens += 1
         if thought and token_id in (thought.begin, thought.end) and not self._in_call:
             return self._move_thought(token_id == thought.begin)
-        if self.is_thinking:
-            self.thought_tokens += 1
         if call and token_id in (call.begin, call.end) and not self.is_thinking:
             return self._move_call(token_id == call.begin)
         if self._vocabulary.is_control(token_id):
@@ -200,20 +199,23 @@ class Reply:
     def _move_thought(self, begins: bool) -> list[Delta]:
         self.is_thinking = begins
         if begins and self._thought is None:
-            self._thought = _Text((), self._lenient)
+            self._thought = _Text((), self._lenient, skips=True)
+        deltas = self._release_text(self._answer.finish())
         if not self._released_text:
-            self._skips["answer"] = True
+            self._answer.skip_line_feeds()
             self._held = b""
-        return []
+        return deltas
 
     def _move_call(self, begins: bool) -> list[Delta]:
+        deltas: list[Delta] = []
         if begins and not self._in_call:
             self._in_call = True
+            deltas = self._release_text(self._answer.finish())
             self._held = b""
         elif not begins and self._in_call:
             self._end_call(None)
-            self._skips["answer"] = True
-        return []
+            self._answer.skip_line_feeds()
+        return deltas
 
     def _end_call(self, error: str | None) -> None:
         text = bytes(self._call)
@@ -228,9 +230,6 @@ class Reply:
         self.calls.append(Call(text, call, error))
 
     def _release_text(self, data: bytes) -> list[Delta]:
-        if self._skips["answer"]:
-            data = data.lstrip(b"\n")
-            self._skips["answer"] = not data
         data = self._held + data
         self._held = b"\n" if self._markers.call and data.endswith(b"\n") else b""
         data = data[: len(data) - len(self._held)]
@@ -238,9 +237,6 @@ class Reply:
         return [Delta(data)] if data else []
 
     def _release_reasoning(self, data: bytes) -> list[Delta]:
-        if self._skips["thought"]:
-            data = data.lstrip(b"\n")
-            self._skips["thought"] = not data
         assert self._thought is not None
         data = self._thought.held_line_feeds + data
         kept = data.rstrip(b"\n")
@@ -305,17 +301,29 @@ def _opens_thought(thought: Pair | None, prompt_ids: Sequence[int]) -> bool:
 class _Text:
     """From the bytes of tokens to the text that is certain."""
 
-    def __init__(self, stops: Sequence[bytes], lenient: bool) -> None:
+    def __init__(self, stops: Sequence[bytes], lenient: bool, *, skips: bool = False) -> None:
+        self.has_begun = False
         self.partial = b""
         self.held_line_feeds = b""
         self.invalid: list[dict[str, Any]] = []
         self._lenient = lenient
+        self._skips = skips
         self._characters = Utf8Stream()
         self._base = 0  # bytes before those of `_characters`
         self._stops = StopStrings(stops)
 
+    def skip_line_feeds(self) -> None:
+        """Those that come next are the template's, unless a character is unfinished."""
+        self._skips = True
+
     def feed(self, data: bytes) -> tuple[bytes, Ending | None]:
         """(text to release now, the ending that `data` brings or None)."""
+        if self._skips and not self.partial:
+            text = data.lstrip(b"\n")
+            self._base += len(data) - len(text)
+            data = text
+        self._skips &= not data
+        self.has_begun |= bool(data)
         invalid: Ending | None = None
         whole = b""
         while data:
@@ -346,7 +354,7 @@ class _Text:
         return released, invalid
 
     def finish(self) -> bytes:
-        """The text that was held for a stop string which did not come."""
+        """The text that was held for a stop string which did not come; none reaches over this place."""
         return self._stops.finish()
 
 

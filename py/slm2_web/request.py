@@ -52,13 +52,24 @@ class Request:
     continue_ids: tuple[int, ...] = ()
 
     @classmethod
-    def of_ids(cls, prompt_ids: Sequence[int], params: SamplingParams, max_seq_len: int) -> Request:
+    def of_ids(
+        cls,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        max_seq_len: int,
+        continue_ids: Sequence[int] = (),
+    ) -> Request:
         """The request of a prompt that somebody else has made."""
-        return cls(None, tuple(prompt_ids), params, max_seq_len, max_seq_len)
+        ids = tuple(prompt_ids), tuple(continue_ids)
+        return cls(None, ids[0], params, max_seq_len, max_seq_len, continue_ids=ids[1])
 
     def as_json(self) -> dict[str, Any]:
         """As in a transcript: what `parse_request` takes, with `params` and `max_seq_len`."""
-        rest = {"params": self.params.as_json(), "max_seq_len": self.max_seq_len}
+        rest = {
+            "continue_ids": list(self.continue_ids),
+            "params": self.params.as_json(),
+            "max_seq_len": self.max_seq_len,
+        }
         if self.conversation is None:
             assert self.prompt_ids is not None
             return {"prompt_ids": list(self.prompt_ids), **rest}
@@ -74,7 +85,6 @@ class Request:
                 for each in self.evidence
             ],
             "budget_tokens": self.budget_tokens,
-            "continue_ids": list(self.continue_ids),
             **rest,
         }
 

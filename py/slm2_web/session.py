@@ -135,7 +135,8 @@ class Done:
 
     `generated_ids` has every sampled id, an eos id too; `text` is the whole answer, with what was continued,
     `reasoning` the thought, None where there was none, `calls` those of tools; `logit_digests[i]` is the
-    sha256, in hexadecimal, of the logits (little-endian float32) that generated_ids[i] was sampled from.
+    sha256, in hexadecimal, of the logits (little-endian float32) that generated_ids[i] was sampled from,
+    `logprobs[i]` what they say of it, None where that is not wanted.
     `detail` says more about the reason:
 
         stop_token    {"id"}
@@ -155,6 +156,7 @@ class Done:
     text: bytes
     calls: tuple[Call, ...]
     logit_digests: tuple[str, ...]
+    logprobs: tuple[Logprobs, ...] | None
     timings: Timings
     detail: Mapping[str, Any]
     losses: tuple[Loss, ...] = ()
@@ -236,6 +238,7 @@ class Session:
         written, n_continued = list(continued_ids), len(continued_ids)
         timings = Timings()
         digests: list[str] = []
+        logprobs: list[Logprobs] | None = None if params.logprobs is None else []
         losses: list[Loss] = []
 
         start = time.perf_counter()
@@ -288,12 +291,11 @@ class Session:
             timings.decode_ms.append((now - start) * 1e3)
             timings.kernel_ms.append(kernel_ms)
             start = now
-            likely = params.logprobs
-            yield Token(
-                token_id,
-                self._tokenizer.token_bytes(token_id),
-                None if likely is None else log_probabilities(logits, n_tokens, token_id, likely),
-            )
+            likely: Logprobs | None = None
+            if params.logprobs is not None and logprobs is not None:
+                likely = log_probabilities(logits, n_tokens, token_id, params.logprobs)
+                logprobs.append(likely)
+            yield Token(token_id, self._tokenizer.token_bytes(token_id), likely)
 
             if token_id in self._eos_ids:
                 reason, detail = "stop_token", {"id": token_id}
@@ -316,6 +318,7 @@ class Session:
             text=reply.text,
             calls=tuple(reply.calls),
             logit_digests=tuple(digests),
+            logprobs=None if logprobs is None else tuple(logprobs),
             timings=timings,
             detail={**detail, **reply.detail},
             losses=tuple(losses),

@@ -33,7 +33,7 @@ class StopStrings:
 
     def __init__(self, stops: Sequence[bytes]) -> None:
         assert all(stops), "a stop string is empty"
-        self._state = _automaton(stops)
+        self._start = self._state = _automaton(stops)
         self._held = b""
 
     def feed(self, data: bytes) -> tuple[bytes, bytes | None]:
@@ -54,8 +54,10 @@ class StopStrings:
         return text[:cut], None
 
     def finish(self) -> bytes:
-        """The text that is still held: it has become no stop string."""
-        return self._held
+        """The text that is still held: it has become no stop string. What comes next begins anew."""
+        held, self._held = self._held, b""
+        self._state = self._start
+        return held
 
 
 def _advance(state: _State, byte: int) -> _State:

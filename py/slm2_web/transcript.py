@@ -5,12 +5,14 @@
      "request":       {"messages": [...], "tools": [...], "enable_thinking", "preserve_thinking",
                        "local_state", "evidence": [...], "budget_tokens", "continue_ids": [...],
                        "params", "max_seq_len"}
-                      or {"prompt_ids": [...], "params", "max_seq_len"},
+                      or {"prompt_ids": [...], "continue_ids": [...], "params", "max_seq_len"},
      "prompt_ids":    [...],
      "ledger":        what the prompt holds and what was left out; null for a request of ids
      "generated_ids": [...],
      "logit_digests": [...],   one for each generated id
-     "reason", "detail", "reasoning", "text", "tool_calls": [...],
+     "logprobs":      null, or one for each generated id: {"logprob", "top": [{"id", "logprob"}]}
+     "reason", "detail", "reasoning", "text",
+     "tool_calls":    [...],   each {"name", "arguments"} or {"text", "error"}
      "sha256",                 of the canonical JSON of all above but `artifacts.package`
      "executor":      {"name", "adapter"},
      "timings":       {"prefill_ms", "prefill_tokens", "reused_tokens", "decode_ms": [...]}}
@@ -38,7 +40,8 @@ from slm2_web.manifest import Manifest
 from slm2_web.prompt2.ledger import Part
 from slm2_web.request import KEYS as REQUEST_KEYS
 from slm2_web.request import Request, parse_request
-from slm2_web.sampling2.params import RULES, parse_params
+from slm2_web.sampling2.logprobs import Logprobs
+from slm2_web.sampling2.params import MAX_ID, MAX_LOGPROBS, RULES, parse_params
 from slm2_web.session import Done, Event, Reason, Session, Timings, Token, never
 from slm2_web.strictjson import Checks, real, show
 
@@ -54,6 +57,7 @@ KEYS: Final = (
     "ledger",
     "generated_ids",
     "logit_digests",
+    "logprobs",
     "reason",
     "detail",
     "reasoning",
@@ -117,6 +121,7 @@ class Transcript:
     ledger: Mapping[str, Any] | None
     generated_ids: tuple[int, ...]
     logit_digests: tuple[str, ...]
+    logprobs: tuple[Logprobs, ...] | None
     reason: Reason
     detail: Mapping[str, Any]
     reasoning: bytes | None
@@ -167,6 +172,7 @@ def record(
         ledger=ledger,
         generated_ids=done.generated_ids,
         logit_digests=done.logit_digests,
+        logprobs=done.logprobs,
         reason=done.reason,
         detail=done.detail,
         reasoning=done.reasoning,
@@ -250,6 +256,7 @@ def _comparable_json(t: Transcript) -> dict[str, Any]:
         "ledger": t.ledger,
         "generated_ids": list(t.generated_ids),
         "logit_digests": list(t.logit_digests),
+        "logprobs": None if t.logprobs is None else [each.as_json() for each in t.logprobs],
         "reason": t.reason,
         "detail": dict(t.detail),
         "reasoning": None if t.reasoning is None else t.reasoning.decode("utf-8"),
@@ -283,9 +290,11 @@ def _places(t: Transcript) -> Iterator[tuple[str, Any, int | None]]:
     yield from _items("prompt_ids", t.prompt_ids)
     yield "ledger", t.ledger, None
     steps = zip((*t.generated_ids, None), (*t.logit_digests, None), strict=True)
+    likely = [None] * len(t.generated_ids) if t.logprobs is None else comparable["logprobs"]
     for step, (token_id, digest) in enumerate(steps):
         yield f"logit_digests[{step}]", digest, step
         yield f"generated_ids[{step}]", token_id, step
+        yield f"logprobs[{step}]", None if token_id is None else likely[step], step
     for key in ("reason", "detail", "reasoning", "text", "tool_calls"):
         yield key, comparable[key], None
 
@@ -335,6 +344,7 @@ def from_json(root: object) -> Transcript:
         ledger=_ledger(top["ledger"]),
         generated_ids=generated_ids,
         logit_digests=tuple(_JSON.sha256(d, f"logit_digests[{i}]") for i, d in enumerate(digests)),
+        logprobs=_logprobs(top["logprobs"], len(generated_ids)),
         reason=cast(Reason, reason),
         detail=_detail(top["detail"]),
         reasoning=None
@@ -371,19 +381,21 @@ def _artifacts(raw: object) -> Artifacts:
 
 def _request(raw: object) -> Request:
     given = raw if isinstance(raw, dict) else {}
-    source = REQUEST_KEYS if "messages" in given else ("prompt_ids",)
+    source = REQUEST_KEYS if "messages" in given else ("prompt_ids", "continue_ids")
     request = _JSON.object_with(raw, "request", (*source, "params", "max_seq_len"))
     max_seq_len = _JSON.integer(request["max_seq_len"], "request.max_seq_len", 1, 1 << 20)
     raw_params = _JSON.object_with(request["params"], "request.params", tuple(RULES))
     try:
         params = parse_params(raw_params, {})
+        continue_ids = _ids(request["continue_ids"], "request.continue_ids", 0)
         if source != REQUEST_KEYS:
-            return Request.of_ids(_ids(request["prompt_ids"], "request.prompt_ids", 1), params, max_seq_len)
+            prompt_ids = _ids(request["prompt_ids"], "request.prompt_ids", 1)
+            return Request.of_ids(prompt_ids, params, max_seq_len, continue_ids)
         asked = {key: request[key] for key in REQUEST_KEYS}
         tools = _JSON.array(asked["tools"], "request.tools", 0, MAX_MESSAGES)
         asked["tools"] = [_JSON.text(tool, f"request.tools[{i}]") for i, tool in enumerate(tools)]
         _JSON.array(asked["messages"], "request.messages", 0, MAX_MESSAGES)
-        for key in ("preserve_thinking", "evidence", "budget_tokens", "continue_ids"):
+        for key in ("preserve_thinking", "evidence", "budget_tokens"):
             if asked[key] is None:
                 raise _bad(f"request.{key}", "null", "a value")
         return parse_request(asked, params, max_seq_len)
@@ -421,6 +433,31 @@ def _ledger(raw: object) -> dict[str, Any] | None:
         for key in ("tokens", "offered_tokens"):
             _JSON.integer(part[key], f"{place}.{key}", -(1 << 31), 1 << 31)
     return ledger
+
+
+def _logprobs(raw: object, n_generated: int) -> tuple[Logprobs, ...] | None:
+    """As `Logprobs.as_json` writes them."""
+    if raw is None:
+        return None
+    items = _JSON.array(raw, "logprobs", n_generated, n_generated)
+    return tuple(_likely(item, f"logprobs[{i}]") for i, item in enumerate(items))
+
+
+def _likely(raw: object, place: str) -> Logprobs:
+    found = _JSON.object_with(raw, place, ("logprob", "top"))
+    top = []
+    for i, item in enumerate(_JSON.array(found["top"], f"{place}.top", 0, MAX_LOGPROBS)):
+        one = _JSON.object_with(item, f"{place}.top[{i}]", ("id", "logprob"))
+        token_id = _JSON.integer(one["id"], f"{place}.top[{i}].id", 0, MAX_ID)
+        top.append((token_id, _logprob(one["logprob"], f"{place}.top[{i}].logprob")))
+    return Logprobs(_logprob(found["logprob"], f"{place}.logprob"), tuple(top))
+
+
+def _logprob(value: object, place: str) -> float:
+    found = real(value, -1e308, 0)
+    if found is None:
+        raise _bad(place, show(value), "a finite number, at most 0")
+    return found
 
 
 def _call(raw: object, place: str) -> dict[str, Any]:
@@ -466,7 +503,7 @@ def _timings(raw: object) -> Timings:
 
 def _ids(value: object, place: str, least: int) -> tuple[int, ...]:
     items = _JSON.array(value, place, least, MAX_IDS)
-    return tuple(_JSON.integer(item, f"{place}[{i}]", 0, (1 << 31) - 1) for i, item in enumerate(items))
+    return tuple(_JSON.integer(item, f"{place}[{i}]", 0, MAX_ID) for i, item in enumerate(items))
 
 
 def _ms(value: object, place: str) -> float:

@@ -169,6 +169,13 @@ def test_sample(slm2_web: Slm2Web) -> None:
     assert found_counted["id"] == 1
     assert [entry["id"] for entry in found_counted["logprobs"]["top"]] == [0]
     assert found_counted["logprobs"]["logprob"] < found_counted["logprobs"]["top"][0]["logprob"]
+    present = {"logits": logits, "generated_ids": [0, 0], "params": {"presence_penalty": 1.5}}
+    assert slm2_web("sample", present).value["id"] == 1
+    assert slm2_web("sample", {"logits": logits, "params": {"banned_ids": [0, 1]}}).value["id"] == 2
+    # Ties at the boundary of top-k: transformers keeps them all, llama.cpp the lower ids.
+    for profile, kept_ids in (("transformers", [0, 1, 2]), ("llama.cpp", [0, 1])):
+        tied = {"logits": [2, 1, 1, 0], "params": {"temperature": 1, "top_k": 2, "profile": profile}}
+        assert slm2_web("sample", tied).value["kept_ids"] == kept_ids
 
 
 @pytest.mark.parametrize(
@@ -308,6 +315,57 @@ def test_generate_from_ids_and_from_a_raw_prompt(slm2_web: Slm2Web) -> None:
     assert plain["prompt_ids"] == ids  # markers in a raw prompt are control tokens
     assert slm2_web("generate --model tiny", text.encode()).error["code"] == "input.json"
     assert slm2_web("generate --model tiny --no-template", ASK).error["code"] == "input.json"
+
+
+def test_generate_goes_on_from_a_reply_that_was_cut_short(slm2_web: Slm2Web) -> None:
+    params = {**SAMPLED, "logprobs": 1, "invalid_utf8": "show", "frequency_penalty": 0.5, "max_tokens": 9}
+    prompts = (ASK, {"prompt_ids": slm2_web("render --model tiny", ASK).value["ids"]})
+    for asked in prompts:
+        whole = slm2_web("generate --model tiny", {**asked, "params": params}).value
+        ids = whole["generated_ids"]
+        assert [len(entry["top"]) for entry in whole["logprobs"]] == [1] * len(ids)
+        more = {"continue_ids": ids[:4], "budget_tokens": whole["request"].get("budget_tokens")}
+        if asked is not ASK:
+            del more["budget_tokens"]
+        rest = slm2_web(
+            "generate --model tiny", {**asked, **more, "params": {**params, "max_tokens": 5}}
+        ).value
+        assert rest["request"]["continue_ids"] == ids[:4]
+        assert rest["generated_ids"] == ids[4:]
+        assert rest["logit_digests"] == whole["logit_digests"][4:]
+        assert rest["logprobs"] == whole["logprobs"][4:]
+        for key in ("text", "reasoning", "tool_calls", "reason", "detail", "prompt_ids"):
+            assert rest[key] == whole[key]
+        assert slm2_web("replay", rest).value == {"equal": True}
+        rest["request"]["continue_ids"][0] = 7
+        result = slm2_web("replay", rest)
+        assert result.status == 1
+        assert result.lines[0]["first_difference"]["place"] == "logit_digests[0]"
+
+
+def test_generate_within_a_language(slm2_web: Slm2Web) -> None:
+    schema = {"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 2}
+    response_format = {"type": "json_schema", "json_schema": {"schema": schema}}
+    params = {**SAMPLED, "max_tokens": 100, "response_format": response_format}
+    made = slm2_web("generate --model tiny", {**ASK, "params": params}).value
+    assert made["reason"] == "stop_token"
+    assert all(isinstance(item, bool) for item in json.loads(made["text"]))
+    assert json.loads(made["request"]["params"]["response_format"]) == response_format
+    assert slm2_web("replay", made).value == {"equal": True}
+    other = json.dumps({"type": "regex", "pattern": "[a-z]+"})
+    made["request"]["params"]["response_format"] = other
+    result = slm2_web("replay", made)
+    assert (result.status, result.lines[0]["equal"]) == (1, False)
+    error = slm2_web("generate --model tiny", {**ASK, "params": {"response_format": {"type": "xml"}}}).error
+    assert error["code"] == "input.response_format"
+
+
+def test_explain_shows_log_probabilities_where_they_are_wanted(slm2_web: Slm2Web) -> None:
+    result = slm2_web("generate --model tiny --explain", {**ASK, "params": {**SAMPLED, "logprobs": 0}})
+    lines = result.err.splitlines()
+    tokens = lines[lines.index("sampled     id, bytes, text") + 1 : -1]
+    shown = [line.split()[-1] for line in tokens]
+    assert shown == [f"{entry['logprob']:.3f}" for entry in result.value["logprobs"]]
 
 
 def test_explain_shows_vocabulary_prompt_and_every_token(slm2_web: Slm2Web) -> None:
@@ -529,6 +587,14 @@ def test_bad_json(slm2_web: Slm2Web, command: str, data: bytes) -> None:
         ("generate", {**ASK, "params": {"stop": ["\ud800"]}}, "input.params"),
         ("generate", {**ASK, "params": {"n": 2}}, "input.params"),
         ("generate", {**ASK, "params": None}, "input.json"),
+        ("generate", {**ASK, "continue_ids": 7}, "input.json"),
+        ("generate", {**ASK, "continue_ids": ["7"]}, "input.json"),
+        ("generate", {**ASK, "continue_ids": [10**400]}, "input.token_id"),
+        ("generate", {**ASK, "continue_ids": [-1]}, "input.token_id"),
+        ("generate", {**ASK, "continue_ids": [7] * 300}, "input.json"),
+        ("generate", {"prompt_ids": [1], "continue_ids": [-1]}, "input.token_id"),
+        ("generate", {"prompt_ids": [1], "continue_ids": {}}, "input.json"),
+        ("generate", {"prompt_ids": None}, "input.json"),
     ],
 )
 def test_bad_requests(slm2_web: Slm2Web, command: str, request_: Any, code: str) -> None:

@@ -80,6 +80,7 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
             "local_state": {"$bytes": 1},
             "evidence": [{"id": {"$bytes": 1}, "relevance": -0.5, "content": {"$bytes": 9}}],
             "budget_tokens": 400,
+            "continue_ids": {"$words": 3},
             "params": {"temperature": 0.5, "seed": "1", "stop": [{"$bytes": 2}], "top_k": 4},
         },
         {"type": "cancel", "id": LIMITS["request_id"]},
@@ -119,7 +120,14 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
         {"type": "context", "id": 1, "ledger": {}},
         {"type": "prefill", "id": 1, "done": 0, "total": 37},
         {"type": "delta", "id": 1, "part": "reasoning", "data": {"$bytes": 4}, "n_tokens": 2},
-        {"type": "done", "id": 1, "reason": "stop_token", "transcript": {"$bytes": 9}, "stats": {}},
+        {
+            "type": "done",
+            "id": 1,
+            "reason": "stop_token",
+            "transcript": {"$bytes": 9},
+            "stats": {},
+            "more": {},
+        },
         {"type": "error", "id": 3, "code": "input.budget", "message": "m", "detail": {}},
     ],
     "page_to_tokenizer": [

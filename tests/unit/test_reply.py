@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,11 @@ from hypothesis import strategies as st
 from slm2_web.errors import FormatError
 from slm2_web.reply import Markers, Pair, Reply, parse_call
 from slm2_web.strictjson import NotJson
+from slm2_web.tokenizer2.runs import Trusted
+from slm2_web.tokenizer2.tokenizer import Tokenizer
 
+VECTORS = Path(__file__).parent / "vectors"
+CASES = {case["id"]: case for case in json.loads((VECTORS / "reply_cases.json").read_bytes())["cases"]}
 THINK, THINK_END, CALL, CALL_END, OTHER = 1, 2, 3, 4, 5
 MARKERS = Markers(Pair(THINK, THINK_END), Pair(CALL, CALL_END))
 
@@ -221,34 +227,56 @@ def test_any_bytes_are_a_call_or_refused(data: bytes) -> None:
 # --- bytes that are no UTF-8 -----------------------------------------------------------------------------
 
 
-@given(st.binary(max_size=24))
+def _shows(error: UnicodeError) -> tuple[str, int]:
+    """Python's decoder cuts faults as Unicode's maximal subparts too; each is shown, and it goes on."""
+    assert isinstance(error, UnicodeDecodeError)
+    return "".join(f"\\x{byte:02X}" for byte in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("slm2-shows", _shows)
+# Bytes from the edges of every class of UTF-8, so that they often make characters and often don't.
+hostile = st.lists(
+    st.sampled_from(
+        [*b"a\x00\n\x7f\x80\x8f\x90\x9f\xa0\xbf\xc1\xc2\xdf\xe0\xe1\xed\xef\xf0\xf1\xf4\xf5\xff"]
+    ),
+    max_size=24,
+).map(bytes)
+
+
+@given(st.binary(max_size=24) | hostile)
 def test_strict_and_lenient(data: bytes) -> None:
-    strict, _ = read([100 + byte for byte in data])
+    """Python's own decoder says what the text is, where its faults are, and what is unfinished at its end."""
+    decoder = codecs.getincrementaldecoder("utf-8")("slm2-shows")
+    wanted, partial = decoder.decode(data), decoder.getstate()[0]
+    faults: list[dict[str, Any]] = []
+    at = 0
+    while True:
+        try:
+            data[at : len(data) - len(partial)].decode("utf-8")
+            break
+        except UnicodeDecodeError as error:
+            bad = {"offset": at + error.start, "bytes_hex": data[at + error.start : at + error.end].hex()}
+            faults.append(bad)
+            at += error.end
+
     lenient, said = read([100 + byte for byte in data], lenient=True)
-    assert texts(said)[0] == lenient.text
-    partial = bytes.fromhex(lenient.detail.get("partial_hex", ""))
-    body = data[: len(data) - len(partial)]
-    # Python's decoder marks the same faults.
-    assert (
-        lenient.text == body.decode("utf-8", "replace").encode()
-        or b"\xef\xbf\xbd" in body
-        or ([bytes.fromhex(bad["bytes_hex"]) for bad in lenient.detail.get("invalid", [])] != [])
-    )
-    faults = lenient.detail.get("invalid", [])
-    for bad in faults:
-        wrong = bytes.fromhex(bad["bytes_hex"])
-        assert data[bad["offset"] :].startswith(wrong)
-    assert body.decode("utf-8", "replace").count("\ufffd") - body.decode("utf-8", "ignore").count(
-        "\ufffd"
-    ) == len(faults)
+    assert lenient.ending is None
+    assert texts(said)[0] == lenient.text == wanted.encode()
+    ends = {"partial_hex": partial.hex()} if partial else {}
+    assert lenient.detail == ends | ({"invalid": faults} if faults else {})
+
+    strict, said = read([100 + byte for byte in data])
     if faults:
+        first = faults[0]["offset"]
         assert strict.ending is not None
         assert strict.ending[0] == "invalid_utf8"
-        assert strict.ending[1]["offset"] == faults[0]["offset"]
-        assert lenient.text.startswith(strict.text)
+        assert strict.ending[1]["offset"] == first
+        assert texts(said)[0] == strict.text == data[:first]
+        assert data[first:].hex().startswith(strict.ending[1]["bytes_hex"])
     else:
         assert strict.ending is None
-        assert strict.text == lenient.text == body
+        assert strict.text == lenient.text
+        assert strict.detail == lenient.detail
 
 
 def test_lenient_text_shows_the_bytes() -> None:
@@ -286,3 +314,50 @@ def test_deltas_do_not_depend_on_the_cut(text: str, data: st.DataObject) -> None
     before, found, _ = encoded.partition(b"bb")
     assert said == reply.text == before
     assert bool(reply.ending) == bool(found)
+
+
+def test_a_stop_string_sees_neither_the_template_s_line_feeds_nor_past_a_marker() -> None:
+    one = b"<tool_call>" + CALL_TEXT + b"</tool_call>"
+    for written, stop, answer, stops in (
+        (b"<think>\na\n</think>\n\nyes\n\nno", b"\n\n", b"yes", True),
+        (b"yes\n" + one + b"\n\nno\n\n", b"\n\n", b"yesno", True),
+        (b"a" + one + b"b", b"ab", b"ab", False),
+        (b"a<think></think>b", b"ab", b"ab", False),
+        (b"a\n" + one + b"\nx", b"\nx", b"ax", False),
+        (b"a\n" + one, b"\nx", b"a", False),
+        (b"a\n", b"\nx", b"a\n", False),
+    ):
+        reply, said = read(ids_of(written), stops=[stop])
+        assert (reply.text, reply.ending is not None) == (answer, stops), written
+        assert texts(said)[0] == answer
+
+
+def test_offsets_count_the_template_s_line_feeds() -> None:
+    for written, offset in ((b"\n\nab\xff", 4), (b"<think></think>\n\nab\xff", 4), (b"<think>\n\xff", 1)):
+        reply, _ = read(ids_of(written))
+        assert reply.ending is not None
+        assert (reply.ending[0], reply.ending[1]["offset"]) == ("invalid_utf8", offset)
+
+
+def test_a_line_feed_within_a_character_is_a_fault_and_not_the_template_s() -> None:
+    one = [CALL, *(100 + byte for byte in CALL_TEXT), CALL_END]
+    reply, _ = read([100 + 97, 100 + 0xC3, *one, 100 + 10, 100 + 0xA9])
+    assert reply.ending is not None
+    assert reply.ending[1] == {"offset": 1, "bytes_hex": "c30a"}
+    reply, _ = read([100 + 97, 100 + 0xC3, *one, 100 + 0xA9])
+    assert reply.text == "aé".encode()
+
+
+@pytest.mark.parametrize("name", ["THK-01", "THK-02"])
+def test_reported_thoughts(name: str, qwen3_tokenizer: Tokenizer) -> None:
+    """Text chunks with a marker cut in two, as ids: there a marker is one; and the thought about the tag."""
+    case = CASES[name]
+    ids = case["input"].get("token_ids")
+    if ids is None:
+        ids = qwen3_tokenizer.encode([Trusted("".join(case["input"]["chunks"]).encode())])
+    reply = Reply(qwen3_tokenizer, Markers.of(qwen3_tokenizer), [9707])
+    for token_id in ids:
+        reply.feed(token_id)
+    reply.finish()
+    assert reply.reasoning == case["expected"]["reasoning"].encode()
+    assert reply.text == case["expected"]["content"].encode()

@@ -56,7 +56,8 @@ class Tiny:
         self.recorded = next(reply for reply in replies if reply.reason == "max_tokens")
 
     def record(self, content: str, *, cancel_after: int = 10**9, **raw: Any) -> Transcript:
-        params = parse_params({"temperature": 1.0, "max_tokens": 6, "stop": ["é"], **raw}, {})
+        asked = {"temperature": 1.0, "max_tokens": 6, "stop": ["é"], "logprobs": 2, **raw}
+        params = parse_params(asked, {})
         request = parse_request({**ASKED, "messages": [{"role": "user", "content": content}]}, params, 200)
         prompt = prompt_of(request, self.template, self.tokenizer)
         seed_run = Transcript(
@@ -66,6 +67,7 @@ class Tiny:
             prompt.ledger.as_json(),
             generated_ids=(0,) * cancel_after if cancel_after < 100 else (),
             logit_digests=(),
+            logprobs=None,
             reason="cancelled" if cancel_after < 100 else "max_tokens",
             detail={},
             reasoning=None,
@@ -130,9 +132,25 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path]
 
 
+# Another value of what can't be changed by rule.
+OTHERS: dict[str, Any] = {
+    "enable_thinking": True,
+    "preserve_thinking": True,
+    "in_pass": 1,
+    "top_p": 0.5,
+    "profile": "llama.cpp",
+    "invalid_utf8": "show",
+    "logprobs": 0,
+    "max_reasoning_tokens": 0,
+    "response_format": '{"type": "text"}',
+    "local_state": "x",
+    "reasoning": "x",
+}
+
+
 def changed(path: tuple[Any, ...], value: Any) -> Any:
-    if value is None or isinstance(value, bool):
-        return {"enable_thinking": True, "preserve_thinking": True, "in_pass": 1}.get(path[-1], "x")
+    if path[-1] in OTHERS:
+        return OTHERS[path[-1]]
     if isinstance(value, str):
         if len(value) == 64:
             return ("0" if value[0] != "0" else "1") + value[1:]
@@ -151,7 +169,7 @@ def test_one_changed_token_parameter_or_hash_is_caught(tiny: Tiny) -> None:
         at = value
         for key in path[:-1]:
             at = at[key]
-        at[path[-1]] = 0.5 if path[-1] == "top_p" else changed(path, at[path[-1]])
+        at[path[-1]] = changed(path, at[path[-1]])
         if path[-1] == "role":
             value["request"].update(evidence=[], local_state=None)  # which stand before a user's words
         altered = transcript.from_json(value)
@@ -159,7 +177,7 @@ def test_one_changed_token_parameter_or_hash_is_caught(tiny: Tiny) -> None:
         difference = transcript.compare(tiny.recorded, altered)
         assert difference is not None, path
         assert str(path[0]) in difference.place, (path, difference)
-        if path[0] in ("generated_ids", "logit_digests"):
+        if path[0] in ("generated_ids", "logit_digests", "logprobs"):
             assert difference.step == path[1]
 
 
@@ -181,10 +199,11 @@ def test_the_first_difference_is_named(tiny: Tiny) -> None:
         assert difference is not None
         return difference.as_json()
 
-    ids, digests = list(tiny.recorded.generated_ids), list(tiny.recorded.logit_digests)
+    digests = list(tiny.recorded.logit_digests)
 
     def shorter(value: dict[str, Any]) -> None:
-        value["generated_ids"], value["logit_digests"] = ids[:3], digests[:3]
+        for key in ("generated_ids", "logit_digests", "logprobs"):
+            del value[key][3:]
 
     found = differ(shorter)
     assert found == {"place": "logit_digests[3]", "expected": digests[3], "found": None, "step": 3}
@@ -206,7 +225,7 @@ def test_the_first_difference_is_named(tiny: Tiny) -> None:
 
     def instead(value: dict[str, Any]) -> None:
         request = value["request"]
-        rest = {key: request[key] for key in ("params", "max_seq_len")}
+        rest = {key: request[key] for key in ("continue_ids", "params", "max_seq_len")}
         value["request"] = {"prompt_ids": value["prompt_ids"], **rest}
 
     assert differ(instead)["place"] == "request.messages[0]"
@@ -230,7 +249,7 @@ def put(*path: Any) -> Callable[[Any, Any], None]:
 DELETE = object()
 HOSTILE: list[tuple[tuple[Any, ...], Any]] = [
     *(((key,), DELETE) for key in transcript.KEYS),
-    *(((key,), None) for key in transcript.KEYS if key not in ("ledger", "reasoning")),
+    *(((key,), None) for key in transcript.KEYS if key not in ("ledger", "reasoning", "logprobs")),
     *(((key,), 7) for key in transcript.KEYS if key != "version"),
     (("extra",), 1),
     (("version",), 1),
@@ -285,6 +304,31 @@ HOSTILE: list[tuple[tuple[Any, ...], Any]] = [
     (("request", "params", "seed"), 2**64),
     (("request", "params", "stop"), [""]),
     (("request", "params", "min_p"), DELETE),
+    (("request", "params", "profile"), "another"),
+    (("request", "params", "logprobs"), 21),
+    (("request", "params", "banned_ids"), [-1]),
+    (("request", "params", "banned_ids"), [[]]),
+    (("request", "params", "response_format"), 7),
+    (("request", "params", "presence_penalty"), 2.5),
+    (("request", "params", "max_reasoning_tokens"), -1),
+    (("request", "continue_ids"), None),
+    (("request", "continue_ids"), ["1"]),
+    (("request", "continue_ids"), [-1]),
+    (("request", "continue_ids"), [2**31]),
+    (("request", "continue_ids"), [1] * 201),
+    (("logprobs",), []),
+    (("logprobs", 0), None),
+    (("logprobs", 0, "logprob"), 0.5),
+    (("logprobs", 0, "logprob"), 10**400),
+    (("logprobs", 0, "top", 1), {"id": 1}),
+    (("logprobs", 0, "top", 1, "id"), -1),
+    (("logprobs", 0, "top"), [{"id": 1, "logprob": -1}] * 21),
+    (("tool_calls",), [1]),
+    (("tool_calls",), [{"name": "f"}]),
+    (("tool_calls",), [{"name": "f", "arguments": {}}]),
+    (("tool_calls",), [{"text": "f", "error": None}]),
+    (("tool_calls",), [{"name": "f", "arguments": "{}", "text": "x"}]),
+    (("tool_calls",), [{"name": "\ud800", "arguments": "{}"}]),
     (("request", "params", "extra"), 1),
     (("request", "max_seq_len"), 0),
     (("request", "max_seq_len"), 10**9),

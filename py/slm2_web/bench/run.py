@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from slm2_web.bench import forward, load, tokenizer
+from slm2_web.bench import forward, load, sampling, tokenizer
 from slm2_web.bench.report import Report, write_reports
 from slm2_web.compile.assets import Fetcher
 from slm2_web.compile.install import install_model
@@ -70,10 +70,20 @@ def _load(settings: Settings) -> Report:
     return load.bench(model, settings.root, fetcher, options, command=settings.command, say=settings.say)
 
 
+def _sampling(settings: Settings) -> Report:
+    fetcher = Fetcher.from_environment(settings.root)
+    options = sampling.Options(has_pyodide=settings.has_browser)
+    if settings.is_quick:
+        options = replace(options, repeats=2)
+    model = _model(settings, fetcher) if options.has_pyodide else None
+    return sampling.bench(model, settings.root, fetcher, options, command=settings.command, say=settings.say)
+
+
 BENCHES: Final[Mapping[str, Callable[[Settings], Report]]] = {
     tokenizer.NAME: _tokenizer,
     forward.NAME: _forward,
     load.NAME: _load,
+    sampling.NAME: _sampling,
 }
 
 

@@ -12,7 +12,7 @@ import click
 from slm2_web.cli.stdio import EXIT_DONE, EXIT_NO, say, write
 
 # Those of bench/run.py, bench/browser.py and bench/forward.py, which only this command loads.
-BENCH_NAMES: Final = ("tokenizer", "forward", "load")
+BENCH_NAMES: Final = ("tokenizer", "forward", "load", "sampling")
 BROWSER_NAMES: Final = ("chromium", "firefox")
 EXECUTOR_NAMES: Final = ("wasm", "wasm-plain", "webgpu")
 DEFAULT_BROWSERS: Final = "chromium"
@@ -72,7 +72,7 @@ def _names(
     help="A packed model's folder for `forward` and `load`; default: smollm2-135m.",
 )
 @click.option("--no-peers", is_flag=True, help="Measure nobody but ourselves; fetch nothing for it.")
-@click.option("--no-browser", is_flag=True, help="Measure nothing in a browser.")
+@click.option("--no-browser", is_flag=True, help="Measure nothing in a browser, nor in its Python.")
 @click.option("--quick", is_flag=True, help="Small inputs: shows that it works, not how fast.")
 def bench(
     names: tuple[str, ...],

@@ -37,9 +37,12 @@ def generate(name: str, kind: str, context: int | None, no_template: bool, expla
     in   {"messages": [...], "params": {...}} or {"prompt_ids": [...], "params": {...}};
          a message: role, content, and of an assistant reasoning_content and tool_calls;
          beside the messages: tools, enable_thinking, preserve_thinking, local_state, evidence, budget_tokens;
-         params: temperature, top_k, top_p, min_p, repetition_penalty, seed, max_tokens, stop;
-         what is missing comes from the model
-    out  a transcript: prompt_ids, ledger, generated_ids, text, reason, a digest of the logits per step, ...
+         beside either: continue_ids, the generated_ids of a reply that was cut short;
+         params: temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty,
+         banned_ids, profile, logprobs, seed, max_tokens, max_reasoning_tokens, stop, response_format,
+         invalid_utf8; what is missing comes from the model
+    out  a transcript: prompt_ids, ledger, generated_ids, text, reasoning, tool_calls, logprobs, reason, a
+         digest of the logits per step, ...
 
     With --no-template: {"prompt": "...", "params": {...}}, or plain text (all that does not begin with {).
     The raw prompt is yours and trusted: a marker such as <|im_start|> in it becomes the control token. Do
@@ -134,8 +137,14 @@ def _request(value: Any, model: Model, max_seq_len: int, no_template: bool) -> R
     if "messages" in request:
         asked = {key: value for key, value in request.items() if key != "params"}
         return parse_request(asked, params, max_seq_len)
-    JSON.object_with(request, "request", ("prompt_ids",), ("params",))
-    return Request.of_ids(requests.ids(request["prompt_ids"], "prompt_ids"), params, max_seq_len)
+    JSON.object_with(request, "request", ("prompt_ids",), ("params", "continue_ids"))
+    continued = request.get("continue_ids")
+    return Request.of_ids(
+        requests.ids(request["prompt_ids"], "prompt_ids"),
+        params,
+        max_seq_len,
+        requests.ids([] if continued is None else continued, "continue_ids"),
+    )
 
 
 def _prompt(request: Request, model: Model) -> tuple[Sequence[int], dict[str, Any] | None]:

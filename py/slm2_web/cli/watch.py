@@ -64,7 +64,8 @@ class Explainer(Watcher):
         """Take an event."""
         if isinstance(event, Token):
             text = event.data.decode("utf-8", "backslashreplace")
-            say(f"  {event.id:>8}  {event.data.hex():<24}  {_printable(text)!r}")
+            likely = "" if event.logprobs is None else f"  {event.logprobs.chosen:.3f}"
+            say(f"  {event.id:>8}  {event.data.hex():<24}  {_printable(text)!r}{likely}")
         elif isinstance(event, Done):
             say(f"ended       {event.reason} after {len(event.generated_ids)} tokens")
 

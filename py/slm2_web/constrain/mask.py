@@ -106,16 +106,16 @@ class Language:
 
 
 class Constraint:
-    """Where one reply stands in its language."""
+    """Where one reply stands in its language; `state` is the automaton's."""
 
     def __init__(self, language: Language, state: int, eos_ids: Collection[int]) -> None:
         self._language = language
-        self._state = state
+        self.state = state
         self._eos_ids = list(eos_ids)
 
     def allowed(self) -> NDArray[np.bool_]:
         """bool[n_tokens]: the ids that may follow."""
-        mask = self._language.mask(self._state)
+        mask = self._language.mask(self.state)
         if self.complete:
             mask[self._eos_ids] = True
         assert mask.any()
@@ -124,10 +124,10 @@ class Constraint:
     @property
     def complete(self) -> bool:
         """Whether the text so far is of the language."""
-        return self._language.accepts(self._state)
+        return self._language.accepts(self.state)
 
     def take(self, token_id: int) -> None:
         """Go on by an id that was allowed."""
         if token_id not in self._eos_ids:
-            self._state = self._language.after(self._state, token_id)
-            assert self._state != DEAD, token_id
+            self.state = self._language.after(self.state, token_id)
+            assert self.state != DEAD, token_id

@@ -28,6 +28,8 @@ Ids = NDArray[np.int64]
 WEIGHT_BITS: Final = 62
 # Top-p sorts at once at most this many values; never seen in a result.
 _SORT_SIZE: Final = 1024
+# How many values share a maximum in the search for the k-th largest; never seen in a result.
+_PART_SIZE: Final = 64
 
 
 def softmax(values: F32) -> F32:
@@ -95,11 +97,22 @@ def scale_by_temperature(values: F32, temperature: float) -> F32:
 
 def keep_top_k(values: F32, k: int) -> Mask:
     """The k largest and all ties with the k-th. k <= 0 or k >= n keeps all."""
-    n = values.size
-    if not 0 < k < n:
-        return np.ones(n, dtype=np.bool_)
-    kept: Mask = values >= np.partition(values, n - k)[n - k]
+    if not 0 < k < values.size:
+        return np.ones(values.size, dtype=np.bool_)
+    kept: Mask = values >= _kth_largest(values, k)
     return kept
+
+
+def _kth_largest(values: F32, k: int) -> np.float32:
+    """The k-th largest. Of many values, the k-th largest of parts' maxima bounds it from below: only what
+    reaches that is partitioned."""
+    n_parts = values.size // _PART_SIZE
+    if k <= n_parts:
+        parts = values[: n_parts * _PART_SIZE].reshape(_PART_SIZE, n_parts)
+        values = values[values >= np.partition(parts.max(axis=0), n_parts - k)[n_parts - k]]
+    last = values.size - k
+    result: np.float32 = np.partition(values, last)[last]
+    return result
 
 
 def keep_top_p(values: F32, p: float) -> Mask:

@@ -107,6 +107,21 @@ def test_top_k_equals_the_oracle(values: F32, k: int) -> None:
     assert kept(filters.keep_top_k(values, k)) == oracle_top_k(values, k)
 
 
+@settings(max_examples=40)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([640, 1023, 5000]),
+    st.sampled_from([1, 2, 9, 10, 11, 78, 79, 500]),
+    st.sampled_from([0, 1, 3]),
+)
+def test_top_k_of_many_equals_the_oracle(seed: int, n: int, k: int, decimals: int) -> None:
+    """Around the size from which parts have maxima; with rounded values many are equal."""
+    rng = np.random.default_rng(seed)
+    values = np.round(rng.normal(0, 2, n), decimals).astype(np.float32)
+    values[rng.integers(0, n, n // 10)] = -np.inf
+    assert kept(filters.keep_top_k(values, k)) == oracle_top_k(values, k)
+
+
 @given(logits, share)
 @example(array(np.log([0.5, 0.25, 0.125, 0.125]).tolist()), 0.75)
 def test_top_p_equals_the_oracle(values: F32, p: float) -> None:

@@ -54,6 +54,18 @@ def test_smp_02_penalty_once_per_distinct_id() -> None:
     assert found.tolist() == array(expected["logits"]).tolist()
 
 
+def test_smp_04_presence_and_frequency_count_generated_ids_only() -> None:
+    given_, expected = case("SMP-04")
+    penalties = given_["presence_penalty"], given_["frequency_penalty"]
+    found = filters.penalize_presence(array(given_["logits"]), given_["generated_ids"], *penalties)
+    assert found.tolist() == expected["logits"]
+    # The whole step: the prompt's ids, which the repetition penalty alone looks at, leave no trace.
+    p = params(temperature=1, presence_penalty=penalties[0], frequency_penalty=penalties[1])
+    logits = array(given_["logits"])
+    drawn = sample(logits, given_["prompt_ids"], given_["generated_ids"], p, logits.size)
+    assert drawn.probs.tolist() == filters.softmax(array(expected["logits"])).tolist()
+
+
 @pytest.mark.parametrize("name", ["SMP-05", "SMP-06"])
 def test_smp_05_06_top_p_at_the_threshold(name: str) -> None:
     given_, expected = case(name)

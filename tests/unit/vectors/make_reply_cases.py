@@ -1,4 +1,4 @@
-"""Make reply_cases.json: reported faults of samplers, streams and stop strings, with expected results.
+"""Make reply_cases.json: reported faults of samplers, streams, stop strings, thoughts, with expected results.
 
     python make_reply_cases.py CASES_JSON
 
@@ -12,7 +12,7 @@ import json
 import sys
 from pathlib import Path
 
-AREAS = ("sampler", "stop-string", "utf8-stream", "eos")
+AREAS = ("sampler", "stop-string", "utf8-stream", "reasoning-stream", "eos")
 
 
 def main(source: Path) -> None:
