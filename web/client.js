@@ -71,7 +71,7 @@ export {
  *   profile?: "transformers" | "llama.cpp", seed?: number | bigint | string, max_tokens?: number,
  *   max_reasoning_tokens?: number | null, stop?: string | string[],
  *   response_format?: string | Record<string, any> | null, logprobs?: number | null, invalid_utf8?: "end" | "show",
- *   continue_from?: string | Pick<Result, "transcript">, continue_ids?: ArrayLike<number>,
+ *   continue_from?: string | Pick<Result, "transcript">, continue_ids?: number[] | Uint32Array,
  *   signal?: AbortSignal, onPrefill?: (done: number, total: number) => void,
  *   onContext?: (ledger: Ledger) => void, onReasoning?: (delta: string) => void,
  * }} ChatOptions */
@@ -84,6 +84,8 @@ ownSite.catch(() => {});
 // A worker that has not ended itself by then is ended.
 const DISPOSE_MS = 1000;
 
+const LOAD_OPTIONS = ["model", "root", "executor", "max_seq_len", "signal", "onProgress", "onWarning"];
+
 /** The model, loaded and ready to answer.
  *
  * Rejects with an error of ../worker/protocol.js: AssetError, FormatError, DeviceError, InputError,
@@ -91,6 +93,10 @@ const DISPOSE_MS = 1000;
  * @param {LoadOptions} [options] @returns {Promise<Slm>} */
 async function load(options = {}) {
   checkOptions(options);
+  const other = Object.keys(options).find((name) => !LOAD_OPTIONS.includes(name));
+  if (other !== undefined) {
+    throw badInput("input.params", `options.${other}`, /** @type {any} */ (options)[other], LOAD_OPTIONS.join(" | "));
+  }
   const { signal, executor = "auto", onProgress, onWarning } = options;
   const root = options.root === undefined ? HOME : ownUrl(options.root);
   if (!EXECUTORS.includes(executor)) {
@@ -214,7 +220,7 @@ class Slm {
     }
     const id = this.#lastId + 1;
     /** @type {Channels["page_to_worker"]} */
-    const request = { type: "chat", id, ...encodeRequest(messages, options) };
+    const request = { type: "chat", id, ...encodeRequest(messages, options, this.info.model.name) };
     this.#lastId = id;
     const chat = new Chat(id, options, () => this.#cancel(id));
     this.#chat = chat;
@@ -364,8 +370,16 @@ class Chat {
     if (!this.#over) this.#cancel();
   }
 
+  /** What a callback threw, or why a message could not be read: told when the worker has ended the reply.
+   * @type {{error: unknown} | null} */
+  #broken = null;
+
   /** @param {Exclude<Channels["worker_to_page"], {type: "progress" | "ready" | "thread"}>} message */
   receive(message) {
+    if (this.#broken) {
+      if (message.type === "done" || message.type === "error") this.fail(this.#broken.error);
+      return;
+    }
     try {
       switch (message.type) {
         case "context":
@@ -394,8 +408,9 @@ class Chat {
           this.fail(errorFrom(message.code, message.message, message.detail));
       }
     } catch (error) {
+      this.#broken = { error };
       this.cancel();
-      this.fail(error);
+      if (message.type === "done" || message.type === "error") this.fail(error);
     }
   }
 

@@ -26,6 +26,10 @@ export function button(label, onClick, className = "") {
   return element;
 }
 
+/** Whether a key belongs to a word that an input method is still composing; WebKit tells by the key's code only.
+ * @param {KeyboardEvent} event */
+export const isComposing = (event) => event.isComposing || event.keyCode === 229;
+
 /** @param {number} bytes */
 export const megabytes = (bytes) => (bytes / 1e6).toFixed(1);
 

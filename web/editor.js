@@ -1,6 +1,6 @@
 // Editor: a message in place, to be changed and sent again. Enter sends, Shift+Enter starts a line, Escape leaves it.
 
-import { button, make } from "./dom.js";
+import { button, isComposing, make } from "./dom.js";
 
 /** The form that takes the place of `shown` until it is sent or left.
  * @param {HTMLElement} shown @param {string} text
@@ -29,7 +29,7 @@ export function editInPlace(shown, text, send, leave) {
     if (!send(field.value)) field.focus();
   });
   form.addEventListener("keydown", (event) => {
-    if (event.isComposing) return;
+    if (isComposing(event)) return;
     if (event.key === "Escape") {
       event.stopPropagation();
       close();

@@ -10,7 +10,7 @@
 
 import { SLM2, Slm2Error } from "./client.js";
 import { ContextMeter } from "./context.js";
-import { button, byId, seconds } from "./dom.js";
+import { button, byId, isComposing, seconds } from "./dom.js";
 import { code, errorCard } from "./errors.js";
 import { Settings } from "./settings.js";
 import { StageTable } from "./stages.js";
@@ -48,6 +48,8 @@ let turns = [];
 let current = null;
 /** @type {ReturnType<Model["chat"]> | null} */
 let chat = null;
+/** What `current` goes on from, once the model is there. @type {import("./turn.js").Answered | null} */
+let goesOnFrom = null;
 
 /** @param {State} state */
 function setState(state) {
@@ -73,7 +75,7 @@ const say = (text) => (byId("status", HTMLElement).textContent = text);
 async function load() {
   const query = new URLSearchParams(location.search);
   const executor = query.get("executor");
-  model?.dispose();
+  const old = model;
   model = null;
   stages.reset();
   notes.textContent = "";
@@ -83,6 +85,7 @@ async function load() {
   byId("runs", HTMLElement).textContent = "loading";
   setState("loading");
   try {
+    await old?.dispose(); // there may be no room for two
     model = await SLM2.load({
       ...(query.has("model") && { model: query.get("model") ?? "" }),
       ...(executor !== null && { executor: /** @type {any} */ (executor) }),
@@ -108,7 +111,11 @@ async function load() {
   setState("ready");
   void keepStorage();
   void keepOffline(model.info.site);
-  if (current) void answer(current);
+  if (current) {
+    const from = goesOnFrom;
+    goesOnFrom = null;
+    void answer(current, from);
+  }
 }
 
 /** @param {Record<string, any>} info */
@@ -245,7 +252,7 @@ async function answer(turn, from = null) {
     };
     const running = model.chat(messages, {
       ...params,
-      onContext: (ledger) => say(meter.show(ledger, messages) || "The model reads."),
+      onContext: (ledger) => turns.includes(turn) && say(meter.show(ledger, messages) || "The model reads."),
       onPrefill: (done, total) => turn.prefill(done, total),
       onReasoning: (delta) => {
         turn.think(delta, running.nTokens);
@@ -266,10 +273,11 @@ async function answer(turn, from = null) {
     const { recorded } = turn;
     say(recorded ? turn.judge(difference(recorded, JSON.parse(result.transcript))) : "");
     if (pinned) follow();
-    if (turns.includes(turn)) byId("announcer", HTMLElement).textContent = turn.answer ?? "";
+    if (turns.includes(turn)) byId("announcer", HTMLElement).textContent = turn.spoken;
+    if (recorded) showContext();
   } catch (error) {
     const refused = error instanceof Slm2Error && !turn.recorded && !from ? settings.refuse(error) : null;
-    turn.fail(error, turnActions(error, turn, refused), from);
+    turn.fail(error, turnActions(error, turn, refused, from), from);
     follow();
   }
   chat = null;
@@ -281,7 +289,7 @@ async function answer(turn, from = null) {
 
 /** What a turn asks of the model: the conversation before it and its question. @param {Turn} turn */
 function request(turn) {
-  const before = turns.slice(0, turns.indexOf(turn)).flatMap((each) => each.messages());
+  const before = turns.slice(0, turns.indexOf(turn)).flatMap((each) => each.messages(model?.info.template ?? {}));
   const messages = [...settings.system(), ...before, { role: "user", content: turn.question }];
   return { messages, params: settings.params() };
 }
@@ -305,8 +313,9 @@ async function check(file) {
   }
 }
 
-/** @param {unknown} error @param {Turn} turn @param {string | null} [refused] the setting that is wrong */
-function turnActions(error, turn, refused = null) {
+/** @param {unknown} error @param {Turn} turn @param {string | null} [refused] the setting that is wrong
+ * @param {import("./turn.js").Answered | null} [from] what it went on from */
+function turnActions(error, turn, refused = null, from = null) {
   const edit = button("Edit the message", () => {
     remove(turn);
     takeBack(turn.question);
@@ -317,6 +326,7 @@ function turnActions(error, turn, refused = null) {
     turns.push(turn);
     log.append(turn.element);
     current = turn;
+    goesOnFrom = from;
     void load();
   });
   if (!(error instanceof Slm2Error)) return [button("Reload the page", () => location.reload())];
@@ -334,7 +344,7 @@ function stopReply() {
   } else if (current && state() !== "busy") {
     const turn = current;
     remove(turn);
-    current = null;
+    current = goesOnFrom = null;
     takeBack(turn.question);
     setState(state() === "error" ? "error" : "loading");
   }
@@ -412,12 +422,12 @@ byId("composer", HTMLFormElement).addEventListener("submit", (event) => {
 });
 input.addEventListener("input", fitInput);
 input.addEventListener("keydown", (event) => {
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  if (event.key !== "Enter" || event.shiftKey || isComposing(event)) return;
   event.preventDefault();
   ask(input.value);
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && !settings.isOpen && !event.isComposing && current) stopReply();
+  if (event.key === "Escape" && !settings.isOpen && !isComposing(event) && current) stopReply();
 });
 stop.addEventListener("click", stopReply);
 latest.addEventListener("click", follow);

@@ -89,7 +89,12 @@ export function openai(slm) {
    * @returns {Promise<ChatCompletion | ChatCompletionStream>} */
   async function create(request, options = {}) {
     const { messages, stream, wantsUsage, ...rest } = translate(request, slm.info.model.name);
-    const { signal, ...unknown } = options;
+    if (typeof options !== "object" || options === null) throw refused("options", options, "an object");
+    const { signal: given, ...unknown } = options;
+    const signal = given ?? undefined;
+    if (signal !== undefined && !(signal instanceof AbortSignal)) {
+      throw refused("options.signal", signal, "an AbortSignal");
+    }
     const [other] = Object.keys(unknown);
     if (other !== undefined) throw refused(`options.${other}`, /** @type {any} */ (unknown)[other], "signal");
     return stream ? streamed(slm, messages, rest, signal, wantsUsage) : whole(slm, messages, { ...rest, signal });
@@ -160,7 +165,14 @@ function streamed(slm, messages, options, signal, wantsUsage) {
       await chat.return();
     }
   }
-  return Object.assign(chunks(), { controller, slm2: chat.result });
+  const stream = chunks();
+  const leave = stream.return.bind(stream);
+  // A generator that was never asked ends without its `finally`; so the reply is ended first.
+  const end = async () => {
+    await chat.return();
+    return leave();
+  };
+  return Object.assign(stream, { controller, slm2: chat.result, return: end });
 }
 
 /** What all chunks and a completion have. @template {string} T @param {Slm} slm @param {T} object */

@@ -52,16 +52,16 @@ export const OPTIONS = Object.freeze([...Object.keys(PARAMS), ...Object.keys(PRO
 /** The request as it crosses.
  *
  * Throws InputError with the place of what is wrong.
- * @param {Message[]} messages @param {ChatOptions} options
+ * @param {Message[]} messages @param {ChatOptions} options @param {string} model the name of who answers
  * @returns {Omit<import("../worker/protocol.js").ChatMessage, "type" | "id">} */
-export function encodeRequest(messages, options) {
+export function encodeRequest(messages, options, model) {
   /** @type {Record<string, any>} */
   const params = {};
   /** @type {Record<string, any>} */
   const prompt = {};
   for (const name of Object.keys(PROMPT)) prompt[name] = null;
   prompt.preserve_thinking = false;
-  for (const [name, value] of Object.entries(continued(options))) {
+  for (const [name, value] of Object.entries(continued(options, model))) {
     if (value === undefined || name === "signal" || CALLED.includes(name)) continue;
     if (value === null && MAY_BE_NULL.includes(name)) continue;
     const [target, table] = Object.hasOwn(PROMPT, name) ? [prompt, PROMPT] : [params, PARAMS];
@@ -81,11 +81,11 @@ export function encodeRequest(messages, options) {
 }
 
 /** The options with `continue_from` as ids: all that the reply holds, and the one that it continued.
- * @param {ChatOptions} options @returns {Record<string, any>} */
-function continued({ continue_from: from, ...options }) {
+ * @param {ChatOptions} options @param {string} model @returns {Record<string, any>} */
+function continued({ continue_from: from, ...options }, model) {
   if (from === undefined || from === null) return options;
   const place = "options.continue_from";
-  if (options.continue_ids) throw badInput("input.params", "options.continue_ids", options.continue_ids, `${place} alone`);
+  if (!isNone(options.continue_ids)) throw badInput("input.params", "options.continue_ids", options.continue_ids, `${place} alone`);
   const text = typeof from === "object" ? from.transcript : from;
   let run;
   try {
@@ -97,6 +97,9 @@ function continued({ continue_from: from, ...options }) {
   if (!Array.isArray(run?.generated_ids) || !Array.isArray(before)) {
     throw badInput("input.params", place, from, "a result of chat, or its transcript");
   }
+  // The same ids may be another model's words.
+  const found = run.artifacts?.model;
+  if (found !== model) throw badInput("input.params", `${place}: artifacts.model`, found, model);
   return { ...options, continue_ids: [...before, ...run.generated_ids] };
 }
 

@@ -52,8 +52,9 @@ export function encodeJson(value, place) {
     checkJson(value, place);
     return encode(JSON.stringify(value), place);
   } catch (error) {
-    if (error instanceof RangeError) throw notJson(place, "a value that is nested too deeply, or holds itself");
-    throw error;
+    if (error instanceof InputError) throw error;
+    // What a full stack throws differs between browsers; a getter may throw anything.
+    throw notJson(place, "a value that is nested too deeply, holds itself, or cannot be read");
   }
 }
 

@@ -65,11 +65,21 @@ export class Turn {
     this.note("waits for the model");
   }
 
-  /** The turn as messages; none while it doesn't count. @returns {Message[]} */
-  messages() {
+  /** What a screen reader is told of the reply. */
+  get spoken() {
+    const called = this.calls.map((call) => ("name" in call ? `Calls ${call.name}.` : "A call that is none."));
+    const said = [this.answer ?? "", ...called].filter(Boolean).join(" ");
+    return said || "The reply has no text; it is not part of the conversation.";
+  }
+
+  /** The turn as messages; none while it doesn't count. What the model's template has no place for is left out:
+   * it was another model's.
+   * @param {{thinking?: boolean, tools?: boolean}} template @returns {Message[]} */
+  messages({ thinking, tools }) {
     if (this.answer === null) return [];
-    const thought = this.thought === null ? {} : { reasoning_content: this.thought };
-    const calls = this.calls.length === 0 ? {} : { tool_calls: this.calls };
+    if (this.answer === "" && this.calls.length > 0 && !tools) return [];
+    const thought = this.thought === null || !thinking ? {} : { reasoning_content: this.thought };
+    const calls = this.calls.length === 0 || !tools ? {} : { tool_calls: this.calls };
     return [
       { role: "user", content: this.question },
       { role: "assistant", content: this.answer, ...thought, ...calls },

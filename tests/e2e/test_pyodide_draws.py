@@ -72,7 +72,7 @@ def test_node(site: Path, expected: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [str(arg) for arg in args], capture_output=True, text=True, timeout=300, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.strip().splitlines()[-1] == expected
 
 

@@ -27,6 +27,7 @@ const N_WORDS = Object.keys(WORDS).length;
 
 // How long threads may take to leave a pass that is over; far more than a switch of threads needs.
 const LEAVE_MS = 5000;
+const READY_MS = 30_000;
 
 export class Pool {
   /** Milliseconds that the last pass spent in the kernels. */
@@ -166,10 +167,15 @@ export class Pool {
  * @returns {Promise<void>} */
 function ready(port, start) {
   return new Promise((resolve, reject) => {
+    /** @param {string} why */
+    const fail = (why) => reject(new DeviceError("device.worker", `thread ${start.thread}: ${why}`));
+    // A thread that the browser ends says nothing.
+    const silence = setTimeout(() => fail(`not ready within ${READY_MS} ms`), READY_MS);
     port.onmessage = ({ data }) => {
       if (data === "up") return port.postMessage(start);
+      clearTimeout(silence);
       if (data === "ready") resolve();
-      else reject(new DeviceError("device.worker", `thread ${start.thread}: ${data}`));
+      else fail(data);
       port.close();
     };
   });
