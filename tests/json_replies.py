@@ -22,6 +22,7 @@ from typing import Any
 
 import jsonschema
 
+from slm2_web.constrain.automaton import State
 from slm2_web.constrain.mask import Language, Tokens
 from slm2_web.constrain.schema import parse_format
 from slm2_web.forward2.native_wasm import native_wasm_executor
@@ -157,7 +158,7 @@ async def replies(packed: PackedModel, n: int, n_threads: int) -> Outcome:
     session = Session(tokenizer, executor, packed.manifest.eos_ids, Markers.of(tokenizer))
     tokens = Tokens(tokenizer)
     languages = [Language(_expression(schema), tokens) for _, schema in TASKS]
-    seen: list[set[int]] = [set() for _ in TASKS]
+    seen: list[set[State]] = [set() for _ in TASKS]
     outcome = Outcome()
     for seed in range(n):
         number = seed % len(TASKS)
@@ -210,7 +211,7 @@ def _fault(done: Done, schema: Any) -> str | None:
 
 
 def _mask_ms(
-    language: Language, seen: set[int], ids: Sequence[int], eos_ids: Sequence[int]
+    language: Language, seen: set[State], ids: Sequence[int], eos_ids: Sequence[int]
 ) -> Iterator[tuple[bool, float]]:
     """(whether its state is met for the first time, milliseconds) of each step's mask."""
     constraint = language.reply(eos_ids)

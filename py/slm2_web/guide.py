@@ -12,18 +12,27 @@ A function of the ids so far, so a replay is guided the same way.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slm2_web.constrain.automaton import bad
 from slm2_web.constrain.mask import Language, Tokens
 from slm2_web.reply import Markers, Reply
 
 Mask = NDArray[np.bool_]
 
+# As many as the template writes after a thought.
+MAX_LINE_FEEDS: Final = 2
+
 
 class Guide:
-    """Asked before each id, and told of it before `reply` reads it."""
+    """Asked before each id, and told of it before `reply` reads it.
+
+    Raises: InputError `input.response_format` for a language whose texts can begin with a line feed, for a
+        model that thinks: those are the template's.
+    """
 
     def __init__(
         self,
@@ -46,8 +55,12 @@ class Guide:
         self._constraint = None if language is None else language.reply(eos_ids)
         self._line_feeds: list[int] = []
         self._may_think = False
-        if tokens is not None and self._thought is not None:
+        self._n_line_feeds = 0  # bytes of them since the thought
+        if language is not None and tokens is not None and self._thought is not None:
+            if language.can_begin_with(b"\n"):
+                raise bad("texts that begin with a line feed", "others, of a model that thinks")
             self._line_feeds = [i for i in tokens.ids.tolist() if not tokens.text(i).strip(b"\n")]
+            self._sizes = [len(tokens.text(i)) for i in self._line_feeds]
             # A prompt that ends with a thought, closed before it began, asks for none.
             skipped = {*self._line_feeds}
             last = next((i for i in reversed(prompt_ids) if i not in skipped), None)
@@ -68,7 +81,8 @@ class Guide:
         if thought is not None and not reply.has_begun:
             mask[thought.begin] |= self._may_think and reply.reasoning is None
             if reply.follows_thought:
-                mask[self._line_feeds] = True
+                room = MAX_LINE_FEEDS - self._n_line_feeds
+                mask[[i for i, n in zip(self._line_feeds, self._sizes, strict=True) if n <= room]] = True
         return mask
 
     def take(self, token_id: int) -> None:
@@ -76,7 +90,9 @@ class Guide:
         reply, thought = self._reply, self._thought
         if self._constraint is None or reply.is_thinking or (thought and token_id == thought.begin):
             return
-        if not (reply.follows_thought and token_id in self._line_feeds):
+        if reply.follows_thought and token_id in self._line_feeds:
+            self._n_line_feeds += self._sizes[self._line_feeds.index(token_id)]
+        else:
             self._constraint.take(token_id)
 
     def _only(self, *ids: int) -> Mask:

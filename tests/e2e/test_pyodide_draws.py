@@ -29,7 +29,7 @@ const [runtime, wheel, code, program, count] = process.argv.slice(2);
 const { loadPyodide } = await import(`${runtime}/pyodide.mjs`);
 const pyodide = await loadPyodide({ indexURL: `${runtime}/` });
 await pyodide.loadPackage("numpy", { messageCallback: () => {} });
-pyodide.globals.set("wheel", readFileSync(wheel));
+pyodide.globals.set("wheel", new Uint8Array(readFileSync(wheel)));
 pyodide.globals.set("code", readFileSync(code, "utf8"));
 pyodide.globals.set("count", Number(count));
 console.log(pyodide.runPython(readFileSync(program, "utf8")));

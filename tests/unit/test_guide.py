@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from slm2_web.constrain.language import Alt, literal
 from slm2_web.constrain.mask import Language, Tokens
+from slm2_web.errors import InputError
 from slm2_web.guide import Guide
 from slm2_web.reply import Markers, Pair, Reply
 
@@ -21,7 +22,7 @@ OPEN, CLOSE, CALL, CALL_END, EOS, OTHER = range(len(TEXTS), len(TEXTS) + 6)
 N_TOKENS = OTHER + 1
 THOUGHT, CALLS = Pair(OPEN, CLOSE), Pair(CALL, CALL_END)
 BOTH = Markers(THOUGHT, CALLS)
-LANGUAGE = ("ab", "abab\n", "\nb", "éa", "c", "é", "ca\n\na")
+LANGUAGE = ("ab", "abab\n", "bb", "éa", "c", "é", "ca\n\na")
 
 
 class Words:
@@ -71,7 +72,7 @@ def oracle(asked: Asked, ids: Sequence[int]) -> set[int]:
     thinking = thinks and bool(marks) and marks[-1] == OPEN
     # The prompt closes an empty thought: nothing but line feeds stand after its last marker.
     refused = thinks and [i for i in asked.prompt if i not in line_feeds][-1:] == [CLOSE]
-    has_thought, n_thought, answer = thinking, 0, b""
+    has_thought, n_thought, answer, n_feeds = thinking, 0, b"", 0
     for token_id in ids:
         if thinks and token_id == OPEN and not thinking:
             thinking = has_thought = True
@@ -81,7 +82,10 @@ def oracle(asked: Asked, ids: Sequence[int]) -> set[int]:
             n_thought += 1
         else:
             data = TEXTS[token_id] if token_id < OPEN else b""
-            answer += data.lstrip(b"\n") if has_thought and not answer else data
+            if has_thought and not answer:
+                n_feeds += len(data) - len(data.lstrip(b"\n"))
+                data = data.lstrip(b"\n")
+            answer += data
     everything = set(range(N_TOKENS))
     if thinking:
         if asked.most is not None and n_thought >= asked.most:
@@ -94,7 +98,7 @@ def oracle(asked: Asked, ids: Sequence[int]) -> set[int]:
     found |= {EOS} if answer in texts else set()
     if thinks and not answer:
         found |= set() if has_thought or refused else {OPEN}
-        found |= line_feeds if has_thought else set()
+        found |= {i for i in line_feeds if has_thought and n_feeds + len(TEXTS[i]) <= 2}
     return found
 
 
@@ -160,7 +164,6 @@ def test_a_thought_then_line_feeds_then_the_language() -> None:
 
 
 def test_the_language_s_own_line_feeds_are_text() -> None:
-    assert finish(Asked(), [3, 1, EOS]).text == b"\nb"
     assert finish(Asked(), [7, 0, 1, 3, EOS]).text == b"abab\n"
 
 
@@ -185,10 +188,24 @@ def test_a_bound_counts_all_ids_of_a_thought(most: int) -> None:
     assert guide.allowed() is None
 
 
+def test_a_model_that_thinks_has_its_line_feeds_from_the_template() -> None:
+    language = Language(Alt((literal("a"), literal("\nb"))), TOKENS)
+
+    def guide(markers: Markers) -> Guide:
+        reply = Reply(Words(), markers, ())
+        return Guide(
+            reply, markers, (), [EOS], N_TOKENS, language=language, tokens=TOKENS, max_reasoning_tokens=None
+        )
+
+    assert 3 in allowed(guide(Markers()))
+    with pytest.raises(InputError, match="begin with a line feed"):
+        guide(BOTH)
+
+
 def test_the_language_is_what_python_s_re_says_of_its_texts() -> None:
     """The oracle's premise: LANGUAGE, as it was given to the automaton."""
     language = Language(Alt(tuple(literal(text) for text in LANGUAGE)), TOKENS)
     pattern = re.compile("|".join(re.escape(text) for text in LANGUAGE).encode())
     for text in (b"ab", b"aba", b"abab\n", b"\n", b"\nb", b"\xc3", b"\xc3\xa9", b"\xc3\xa9a", b"c"):
         state = language._automaton.after(language._automaton.start, text)
-        assert language.accepts(state) == bool(pattern.fullmatch(text))
+        assert language.accepts(language._automaton.set_of(state)) == bool(pattern.fullmatch(text))

@@ -164,7 +164,11 @@ async def _fastest(loading: _Loading) -> _Device:
         wasm = await _wasm(loading)
     except DeviceError:
         return gpu
-    loading.timings["benchmark_wasm_ms"] = wasm_ms = await _token_ms(wasm)
+    try:
+        loading.timings["benchmark_wasm_ms"] = wasm_ms = await _token_ms(wasm)
+    except DeviceError:
+        wasm.free()
+        return gpu
     winner, loser = (gpu, wasm) if gpu_ms < wasm_ms else (wasm, gpu)
     loser.free()
     return winner
@@ -376,11 +380,15 @@ class Engine:
             kinds.append("wasm")
         for each in kinds:
             try:
-                model.device = await _device_of(each, loading)
+                device = await _device_of(each, loading)
             except DeviceError as another:
                 error.detail.setdefault("then", []).append(another.as_json())
-            else:
-                return model.device.executor
+                continue
+            if self._model is not model:  # disposed of meanwhile
+                device.free()
+                raise error
+            model.device = device
+            return device.executor
         raise error
 
     def dispose(self) -> None:

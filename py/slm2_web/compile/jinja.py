@@ -95,6 +95,8 @@ def compile_template(
     except _Refusal as refusal:
         construct, line, allowed = refusal.args
         raise unsupported(f"{place}, line {line}", construct, allowed) from None
+    except RecursionError:  # chains are parsed in a loop, and walked by calls
+        raise unsupported(place, "expressions nested too deeply", "less nesting") from None
 
 
 def _compiled(source: str, variables: Mapping[str, str], date: datetime.date | None) -> dict[str, Any]:
@@ -106,6 +108,8 @@ def _compiled(source: str, variables: Mapping[str, str], date: datetime.date | N
         _refuse(f"a syntax error: {error.message}", error.lineno, "a Jinja template")
     except RecursionError:
         _refuse("expressions nested too deeply", 1, "less nesting")
+    except ValueError as error:  # a number of more digits than Python reads
+        _refuse(f"a value that can't be read: {error}", 1, "a Jinja template")
     compiler = _Compiler(date)
     compiler.template(tree)
     return {

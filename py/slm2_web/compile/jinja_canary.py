@@ -74,7 +74,7 @@ def check(
         conversation = parse_conversation(raw)
         for reply in (True, False):
             where = f"{place}, canary {number}"
-            found = _found(program, conversation, reply)
+            found = _found(where, program, conversation, reply)
             expected = _expected(compiled, program, conversation, reply)
             if found != expected:
                 raise unsupported(where, _first_difference(found, expected), "what jinja2 writes")
@@ -85,10 +85,14 @@ def check(
             _check_markers(where, found, runnable, conversation, reply, tokenizer)
 
 
-def _found(program: Program, conversation: Conversation, reply: bool) -> str | None:
+def _found(where: str, program: Program, conversation: Conversation, reply: bool) -> str | None:
+    """Raises: FormatError where the program stops at its limit: jinja2 has none, and might never end."""
     try:
         return str(write(program, names_of(conversation, add_generation_prompt=reply)))
-    except InputError:
+    except InputError as error:
+        if error.code == "template.limit":
+            allowed = "a template within the limits of docs/template.md"
+            raise unsupported(where, error.message, allowed) from None
         return None
 
 

@@ -8,7 +8,8 @@ Theory of operation
 2. Bytes that the vocabulary has no token for lead nowhere, and states from which the end can't be reached are
    cut. So every state that is left can be finished, byte by byte if need be.
 3. A state of the automaton is the set of graph states that a text leads to. Rows are made when they are first
-   asked for: a schema with a million states costs what one reply walks through.
+   asked for: a schema with a million states costs what one reply walks through. A state's number is a place
+   in a table that may be full; then all are forgotten, and what is needed is made again.
 4. Bytes that no edge tells apart form one class.
 
 State 0 is dead: nothing that follows makes the text one of the language.
@@ -30,10 +31,21 @@ from slm2_web.errors import InputError
 DEAD: Final = 0
 MAX_GRAPH_STATES: Final = 100_000
 MAX_STATES: Final = 50_000
+# Sums of the sizes of sets: of what is reached without a byte, and of the states that are held.
+MAX_REACHED: Final = 1_000_000
+MAX_HELD: Final = 5_000_000
 MAX_EXPRESSION_DEPTH: Final = 300
 
 _UNKNOWN: Final = -1
 _ACCEPT: Final = 0  # the graph's only end
+
+
+# The states of the graph that a text leads to.
+State = frozenset[int]
+
+
+class TooManyStates(Exception):
+    """More states at a time than are held. `forget` makes room."""
 
 
 class Automaton:
@@ -55,13 +67,31 @@ class Automaton:
         self._n_classes = int(self.classes.max()) + 1
         self._graph = graph
         self._alive = alive
-        self._closures: dict[int, frozenset[int]] = {}
-        dead: frozenset[int] = frozenset()
-        self._numbers: dict[frozenset[int], int] = {dead: DEAD}
+        self._closures: dict[int, State] = {}
+        self._reached = 0
+        # All of them now: what is too large is refused before a reply begins.
+        for at in {start, *(to for edges in graph.edges for _, _, to in edges if to in alive)}:
+            self._closure(at)
+        self._start_set = self._closure(start)
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop all states that were come by, and their numbers, but the dead one and `start`."""
+        dead: State = frozenset()
+        self._numbers: dict[State, int] = {dead: DEAD}
         self._sets = [dead]
+        self._held = 0
         self._table = np.full((64, self._n_classes), _UNKNOWN, np.int32)
         self._table[DEAD] = DEAD
-        self.start = self._number(self._closure(start))
+        self.start = self._number(self._start_set)
+
+    def set_of(self, state: int) -> State:
+        """What a number stands for, whatever is forgotten."""
+        return self._sets[state]
+
+    def number_of(self, some: State) -> int:
+        """The number of a set. Raises: TooManyStates."""
+        return self._number(some)
 
     @property
     def n_states(self) -> int:
@@ -103,20 +133,24 @@ class Automaton:
         number = self._numbers.get(some)
         if number is None:
             number = len(self._sets)
-            if number == MAX_STATES:
-                raise bad(f"more than {MAX_STATES} states", "a simpler language")
+            self._held += len(some)
+            if number == MAX_STATES or self._held > MAX_HELD:
+                raise TooManyStates
             self._numbers[some] = number
             self._sets.append(some)
             if number == len(self._table):
                 self._table = np.concatenate([self._table, np.full_like(self._table, _UNKNOWN)])
         return number
 
-    def _closure(self, at: int) -> frozenset[int]:
+    def _closure(self, at: int) -> State:
         """The states with edges, and the end, that are reached from `at` without a byte."""
         known = self._closures.get(at)
         if known is None:
             seen, waiting = {at}, [at]
             while waiting:
+                self._reached += 1
+                if self._reached > MAX_REACHED:
+                    raise bad("a language with too many ways to be empty", "a simpler language")
                 for to in self._graph.jumps[waiting.pop()]:
                     if to in self._alive and to not in seen:
                         seen.add(to)

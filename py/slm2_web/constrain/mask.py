@@ -10,16 +10,18 @@ always something to follow: a reply ends inside the language, or because it is c
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Final, Protocol
+from collections.abc import Callable, Collection
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slm2_web.constrain.automaton import DEAD, Automaton
+from slm2_web.constrain.automaton import DEAD, Automaton, State, TooManyStates, bad
 from slm2_web.constrain.language import Expression
 
 KEPT_MASKS: Final = 1024
+
+T = TypeVar("T")
 
 
 class HasTokens(Protocol):
@@ -64,29 +66,54 @@ class Language:
     def __init__(self, expression: Expression, tokens: Tokens) -> None:
         self._automaton = Automaton(expression, tokens.single_bytes)
         self._tokens = tokens
-        self._masks: dict[int, NDArray[np.uint8]] = {}
+        self._masks: dict[State, NDArray[np.uint8]] = {}
 
     def reply(self, eos_ids: Collection[int]) -> Constraint:
         """The constraint at the beginning of a reply."""
-        return Constraint(self, self._automaton.start, eos_ids)
+        return Constraint(self, self._automaton.set_of(self._automaton.start), eos_ids)
 
-    def mask(self, state: int) -> NDArray[np.bool_]:
-        """bool[n_tokens]: the text tokens that may follow in `state`."""
+    def can_begin_with(self, data: bytes) -> bool:
+        """Whether a text of the language begins with these bytes."""
+        return self._automaton.after(self._automaton.start, data) != DEAD
+
+    def mask(self, state: State) -> NDArray[np.bool_]:
+        """bool[n_tokens]: the text tokens that may follow in `state`. Raises: InputError as `after`."""
         packed = self._masks.get(state)
         if packed is None:
-            packed = np.packbits(self._walk(state))
+            packed = np.packbits(self._with_room(lambda: self._walk(self._automaton.number_of(state))))
             if len(self._masks) == KEPT_MASKS:
                 del self._masks[next(iter(self._masks))]
             self._masks[state] = packed
         return np.unpackbits(packed, count=self._tokens.n_tokens).view(np.bool_)
 
-    def after(self, state: int, token_id: int) -> int:
-        """The state after a token."""
-        return self._automaton.after(state, self._tokens.text(token_id))
+    def after(self, state: State, token_id: int) -> State:
+        """The state after a token.
 
-    def accepts(self, state: int) -> bool:
+        Raises: InputError `input.response_format` when that one step needs more states than are held.
+        """
+        automaton = self._automaton
+
+        def step() -> State:
+            number = automaton.after(automaton.number_of(state), self._tokens.text(token_id))
+            return automaton.set_of(number)
+
+        return self._with_room(step)
+
+    def accepts(self, state: State) -> bool:
         """Whether the text so far is of the language."""
-        return self._automaton.accepts(state)
+        return self._automaton.accepts(self._with_room(lambda: self._automaton.number_of(state)))
+
+    def _with_room(self, work: Callable[[], T]) -> T:
+        """What `work` gives, in an emptied table if it must be: numbers are a cache, no reply shows them."""
+        try:
+            return work()
+        except TooManyStates:
+            self._automaton.forget()
+        try:
+            return work()
+        except TooManyStates:
+            self._automaton.forget()
+            raise bad("a step that leads to too many states", "a simpler language") from None
 
     def _walk(self, state: int) -> NDArray[np.bool_]:
         tokens = self._tokens
@@ -108,7 +135,7 @@ class Language:
 class Constraint:
     """Where one reply stands in its language; `state` is the automaton's."""
 
-    def __init__(self, language: Language, state: int, eos_ids: Collection[int]) -> None:
+    def __init__(self, language: Language, state: State, eos_ids: Collection[int]) -> None:
         self._language = language
         self.state = state
         self._eos_ids = list(eos_ids)
@@ -130,4 +157,4 @@ class Constraint:
         """Go on by an id that was allowed."""
         if token_id not in self._eos_ids:
             self.state = self._language.after(self.state, token_id)
-            assert self.state != DEAD, token_id
+            assert self.state, token_id

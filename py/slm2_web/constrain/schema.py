@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Final
 
 from slm2_web.constrain.automaton import bad
@@ -39,6 +40,7 @@ from slm2_web.strictjson import NotJson, loads, show
 
 MAX_NESTING: Final = 24
 MAX_PROPERTIES: Final = 64
+MAX_SCHEMAS: Final = 2_000
 MAX_COUNT: Final = 10_000
 MAX_ANY_DEPTH: Final = 3  # containers within a value that the schema says nothing about
 MAX_DIGITS: Final = 15  # every integer of so many digits is a double
@@ -142,7 +144,7 @@ def parse_format(text: bytes) -> Expression | None:
         "regex": (("pattern",), ()),
     }
     kind = checked.get("type")
-    if kind not in kinds:
+    if not isinstance(kind, str) or kind not in kinds:
         raise bad(show(kind), " | ".join(kinds), "response_format.type")
     _keys(checked, "response_format", ("type", *kinds[kind][0]), ())
     match kind:
@@ -170,6 +172,7 @@ class _Schema:
         self._place = place
         self._known: dict[str, Expression] = {}
         self._open: list[str] = []
+        self._n_schemas = 0
 
     def language(self) -> Expression:
         return self.value(self._root, self._place, 0)
@@ -177,6 +180,9 @@ class _Schema:
     def value(self, schema: Any, place: str, depth: int) -> Expression:
         if depth > MAX_NESTING:
             raise bad(f"schemas nested deeper than {MAX_NESTING}", "a flatter schema", place)
+        self._n_schemas += 1
+        if self._n_schemas > MAX_SCHEMAS:
+            raise bad(f"more than {MAX_SCHEMAS} schemas", "a smaller schema", place)
         if schema is True or schema == {}:
             return _any_value(MAX_ANY_DEPTH)
         found = {k: v for k, v in _object(schema, place).items() if k not in _NOTES}
@@ -370,6 +376,7 @@ def _record(members: list[tuple[str, Expression, bool]], place: str) -> Expressi
     return Seq((one_of("{"), _SPACE, first_tail, _SPACE, one_of("}")))
 
 
+@cache
 def _any_value(depth: int) -> Expression:
     """Any JSON value of at most `depth` containers within each other."""
     scalars = (_STRING, _NUMBER, _BOOLEAN, _NULL)
@@ -379,6 +386,7 @@ def _any_value(depth: int) -> Expression:
     return Alt((*scalars, _array(inner, 0, None, ""), _map(inner)))
 
 
+@cache
 def _any_object(depth: int) -> Expression:
     return _map(_any_value(depth - 1))
 
@@ -489,7 +497,9 @@ def _bound(schema: Mapping[str, Any], name: str, place: str, default: int) -> in
     value = schema.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int):
         raise bad(show(value), "an integer", f"{place}.{name}")
-    return value
+    # Beyond what is ever written all bounds say the same.
+    edge: int = 10 ** (MAX_DIGITS + 1)
+    return max(-edge, min(edge, value))
 
 
 # The keywords of a type.

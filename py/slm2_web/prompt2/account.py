@@ -11,9 +11,10 @@ Parts of one stretch are encoded as one string, so a prompt need not have as man
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from slm2_web.errors import InputError
 from slm2_web.prompt2.composition import Composition, Plan
 from slm2_web.prompt2.ledger import Kind, Ledger, Part
 from slm2_web.prompt2.markers import HISTORY_TRUNCATED, USER_MESSAGE, begins_like_a_marker, user_content
@@ -29,7 +30,9 @@ class Account:
     def __init__(self, composition: Composition, count: Callable[[Conversation], int]) -> None:
         self._composition = composition
         self._count = count
-        self._shortest_tokens = count(composition.after_policy([_EMPTY_QUESTION]))
+        # A template may refuse what is empty; it is counted with a letter in it then.
+        self._question = self._first_taken([_EMPTY_QUESTION, Message("user", b"x")], composition.after_policy)
+        self._shortest_tokens = count(composition.after_policy([self._question]))
 
     def ledger(self, plan: Plan, *, keep_exchanges: int, keep_evidence: int) -> Ledger:
         """The ledger of `plan`. The floors of passes 1 and 2 tell which pass has dropped a part."""
@@ -52,7 +55,7 @@ class Account:
         for number, exchange in enumerate(composition.exchanges):
             label = f"{index}-{index + len(exchange) - 1}"
             index += len(exchange)
-            offered = self._added(*_worded(exchange), _EMPTY_QUESTION)
+            offered = self._added(*_worded(exchange), self._question)
             part = Part("history", label, "kept", None, offered, offered)
             if number < plan.first_exchange:
                 in_pass = 1 if number < n_exchanges - keep_exchanges else 3
@@ -83,11 +86,16 @@ class Account:
         request = composition.request
         frame = self._shortest_tokens
         if request.policy is not None:
-            frame = self._count(Conversation((Message("system", b""), _EMPTY_QUESTION), (), request.options))
+
+            def without_policy(messages: Sequence[Message]) -> Conversation:
+                return Conversation((*messages, self._question), (), request.options)
+
+            policy = self._first_taken([Message("system", b""), Message("system", b"x")], without_policy)
+            frame = self._count(without_policy([policy]))
         state = self._added(Message("user", composition.state_block)) if composition.state_block else 0
         tools = 0
         if request.tools:
-            with_tools = self._count(composition.after_policy([_EMPTY_QUESTION], request.tools))
+            with_tools = self._count(composition.after_policy([self._question], request.tools))
             tools = with_tools - self._shortest_tokens
         first = self._first_index + len(request.history)
         label = f"{first}-{first + len(request.turn) - 1}"
@@ -98,6 +106,20 @@ class Account:
             _fixed("tools", tools),
             _fixed("frame", frame),
         )
+
+    def _first_taken(
+        self, messages: Sequence[Message], conversation: Callable[[Sequence[Message]], Conversation]
+    ) -> Message:
+        """The first of `messages` whose conversation the template does not refuse; else the last."""
+        for message in messages[:-1]:
+            try:
+                self._count(conversation([message]))
+            except InputError as error:
+                if error.code != "template.refused":
+                    raise
+            else:
+                return message
+        return messages[-1]
 
     @property
     def _first_index(self) -> int:

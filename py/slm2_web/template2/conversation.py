@@ -72,6 +72,10 @@ def spell(value: object) -> bytes:
         raise NotJson(str(error)[:200]) from None
 
 
+def _is_text(value: str) -> bool:
+    return not any("\ud800" <= char < "\ue000" for char in value)
+
+
 def _message(raw: object, index: int) -> Message:
     if not isinstance(raw, Mapping):
         raise refusal("template.message", index, "", show(raw), "an object")
@@ -81,6 +85,8 @@ def _message(raw: object, index: int) -> Message:
     role = raw.get("role")
     if not isinstance(role, str):
         raise refusal("template.role", index, "role", show(role), "a string")
+    if not _is_text(role):
+        raise refusal("template.role", index, "role", show(role), "well-formed Unicode")
     for key in ("tool_call_id", "name"):
         if raw.get(key) is not None and role != "tool":
             raise refusal("template.message", index, key, f"the key in a message of {show(role)}", "none")

@@ -74,6 +74,21 @@ def test_the_canary(source: str, found: str | None, smollm2_tokenizer: Tokenizer
     assert error.value.detail["found"] == found
 
 
+def test_a_template_that_never_ends_is_not_run_by_jinja2(smollm2_tokenizer: Tokenizer) -> None:
+    source = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}x"
+    with pytest.raises(FormatError, match="a template within the limits"):
+        choose("here", source, {}, smollm2_tokenizer, FROM_FILE)
+
+
+@pytest.mark.parametrize(
+    "expression", ["a" + ".a" * 5000, "a" + " - a" * 5000, "a" + " and a" * 3000, "1" + "0" * 5000]
+)
+def test_chains_without_end_are_refused(expression: str, smollm2_tokenizer: Tokenizer) -> None:
+    with pytest.raises(FormatError) as error:
+        choose("here", f"{{{{ {expression} }}}}", {}, smollm2_tokenizer, FROM_FILE)
+    assert error.value.code == "format.unsupported"
+
+
 def test_a_known_template_is_its_family_without_jinja2(
     smollm2_tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

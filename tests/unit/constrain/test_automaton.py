@@ -8,8 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slm2_web.constrain import automaton
-from slm2_web.constrain.automaton import DEAD, Automaton, utf8_ranges
-from slm2_web.constrain.language import Alt, Chars, Expression, Repeat, Seq, chars, literal, one_of, outside
+from slm2_web.constrain.automaton import DEAD, Automaton, TooManyStates, utf8_ranges
+from slm2_web.constrain.language import (
+    Alt,
+    Chars,
+    Expression,
+    Repeat,
+    Seq,
+    chars,
+    literal,
+    one_of,
+    optional,
+    outside,
+)
 from slm2_web.errors import InputError
 
 ALL_BYTES = bytes(range(256))
@@ -137,6 +148,14 @@ def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     many = Seq((Repeat(one_of("ab"), 0, None), one_of("a"), Repeat(one_of("ab"), 20, 20)))
     found = Automaton(many, ALL_BYTES)
     texts = b"".join(f"{i:08b}".replace("0", "a").replace("1", "b").encode() for i in range(200))
-    with pytest.raises(InputError, match="more than 50 states") as caught:
+    with pytest.raises(TooManyStates):
         found.after(found.start, texts)
+    found.forget()
+    assert found.n_states == 2
+    assert found.accepts(found.after(found.start, b"a" + b"b" * 20))
+
+
+def test_ways_to_be_empty_are_bounded() -> None:
+    with pytest.raises(InputError, match="too many ways") as caught:
+        Automaton(Repeat(optional(one_of("a")), 4000, 4000), ALL_BYTES)
     assert caught.value.code == "input.response_format"

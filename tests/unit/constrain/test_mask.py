@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slm2_web.constrain import mask
+from slm2_web.constrain import automaton, mask
 from slm2_web.constrain.automaton import DEAD
 from slm2_web.constrain.mask import Language, Tokens
 from slm2_web.constrain.schema import parse_format
+from slm2_web.errors import InputError
 from slm2_web.tokenizer2.tokenizer import Tokenizer
 
 SCHEMA: dict[str, Any] = {
@@ -74,7 +75,7 @@ def reply(
 def test_a_mask_is_what_each_token_says(vocabulary: str, request: pytest.FixtureRequest) -> None:
     tokens: Tokens = request.getfixturevalue(vocabulary)
     found = of_schema(tokens, SCHEMA)
-    automaton = found._automaton
+    states = found._automaton
     for text in (
         b"",
         b"{",
@@ -84,14 +85,14 @@ def test_a_mask_is_what_each_token_says(vocabulary: str, request: pytest.Fixture
         b'{"name":"x","gr',
         b'{"name":"x",',
     ):
-        state = automaton.after(automaton.start, text)
+        state = states.after(states.start, text)
         assert state != DEAD
-        allowed = found.mask(state)
+        allowed = found.mask(states.set_of(state))
         rng = np.random.default_rng(len(text))
         some = np.concatenate([np.flatnonzero(allowed)[:100], rng.integers(0, tokens.n_tokens, 700)])
         for token_id in some.tolist():
             data = tokens.text(token_id)
-            assert allowed[token_id] == (data != b"" and automaton.after(state, data) != DEAD)
+            assert allowed[token_id] == (data != b"" and states.after(state, data) != DEAD)
         assert allowed.any()
 
 
@@ -179,13 +180,36 @@ def test_a_vocabulary_that_lacks_bytes_never_gets_stuck(seed: int) -> None:
     raise AssertionError("it should have ended")
 
 
+def test_a_full_table_shows_in_no_reply(smollm2_tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers are a cache: replies are the same whatever came before, and however often it is emptied."""
+    alone = [
+        reply(of_schema(smollm2_tokens, SCHEMA), smollm2_tokens, np.random.default_rng(seed), 40)
+        for seed in range(4)
+    ]
+    monkeypatch.setattr(automaton, "MAX_STATES", 400)
+    found = of_schema(smollm2_tokens, SCHEMA)
+    for seed in (0, 1, 2, 3, 2, 0):
+        assert reply(found, smollm2_tokens, np.random.default_rng(seed), 40) == alone[seed]
+        assert found._automaton.n_states <= 400
+
+
+def test_a_step_that_needs_more_states_than_there_are(
+    smollm2_tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(automaton, "MAX_STATES", 4)
+    constraint = of_schema(smollm2_tokens, SCHEMA).reply([EOS])
+    with pytest.raises(InputError, match="too many states") as caught:
+        constraint.allowed()
+    assert caught.value.code == "input.response_format"
+
+
 def test_speed(qwen3_tokens: Tokens) -> None:
     """A state that is met first costs a walk over the vocabulary, next to nothing when met again."""
     found = language(qwen3_tokens, {"type": "json_object"})
     state = found._automaton.after(found._automaton.start, b'{"a": "')
     found._walk(state)
     start = time.perf_counter()
-    found.mask(state)
+    found.mask(found._automaton.set_of(state))
     first = time.perf_counter() - start
     again = min(_timed(found, state) for _ in range(5))
     assert first < 0.5
@@ -193,6 +217,7 @@ def test_speed(qwen3_tokens: Tokens) -> None:
 
 
 def _timed(found: Language, state: int) -> float:
+    some = found._automaton.set_of(state)
     start = time.perf_counter()
-    found.mask(state)
+    found.mask(some)
     return time.perf_counter() - start

@@ -276,14 +276,23 @@ def test_refused_by_name_and_place(schema: Any, place: str, found: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [b"", b"{", b"[]", b"{}", b'{"type": "xml"}', b'{"type": "regex"}', b'{"type": "regex", "pattern": 1}',
-     b'{"type": "json_object", "schema": {}}', b'{"type": "json_schema", "json_schema": {}}', b"\xff",
-     b'{"type": "text", "type": "text"}', b"[" * 100_000],
+    [b"", b"{", b"[]", b"{}", b'{"type": []}', b'{"type": {}}', b'{"type": "xml"}', b'{"type": "regex"}',
+     b'{"type": "regex", "pattern": 1}', b'{"type": "json_object", "schema": {}}',
+     b'{"type": "json_schema", "json_schema": {}}', b"\xff", b'{"type": "text", "type": "text"}',
+     b"[" * 100_000],
 )  # fmt: skip
 def test_what_is_no_response_format(text: bytes) -> None:
     with pytest.raises(InputError) as caught:
         parse_format(text)
     assert caught.value.code == "input.response_format"
+
+
+def test_many_schemas_and_long_bounds() -> None:
+    assert accepts(of_schema({"anyOf": [{}] * 1000}), "[[null]]")
+    with pytest.raises(InputError, match="more than 2000 schemas"):
+        of_schema({"anyOf": [{}] * 3000})
+    found = of_schema({"type": "integer", "exclusiveMinimum": -(10**4000), "exclusiveMaximum": 10**4000})
+    assert accepts(found, "-" + "9" * MAX_DIGITS)
 
 
 def nested(levels: int) -> Any:

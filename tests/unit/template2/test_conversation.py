@@ -178,6 +178,7 @@ def test_what_json_has_not_is_refused(value: Any) -> None:
         ({"messages": [{**USER, "tool_call_id": "1"}]}, "template.message", "tool_call_id"),
         ({"messages": [{"content": "x"}]}, "template.role", "role"),
         ({"messages": [{"role": b"user", "content": "x"}]}, "template.role", "role"),
+        ({"messages": [{"role": "us\ud800er", "content": "x"}]}, "template.role", "role"),
         ({"messages": [{"role": "user"}]}, "template.content", "content"),
         ({"messages": [{"role": "user", "content": None, "tool_calls": []}]}, "template.content", "content"),
         ({"messages": [{"role": "user", "content": 1}]}, "template.content", "content"),

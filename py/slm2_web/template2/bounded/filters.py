@@ -65,7 +65,9 @@ def _tojson(
     if separators is not None:
         if not isinstance(separators, list | tuple) or len(separators) != 2:
             raise Limit("tojson with separators that are no pair")
-        separators = (str(separators[0]), str(separators[1]))
+        if not all(isinstance(part, str) for part in separators):
+            raise Limit("tojson with separators that are no strings")
+        separators = (text.plain(separators[0]), text.plain(separators[1]))
     return spelling.dumps(
         value, spelling.Style(bool(ensure_ascii), indent, separators, bool(sort_keys)), call.meter
     )

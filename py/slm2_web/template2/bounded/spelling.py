@@ -30,8 +30,8 @@ class Style:
 
 def dumps(value: Any, style: Style, meter: Meter) -> str:
     """The JSON text of a value. Raises: Fault for what JSON cannot hold, Limit."""
-    item, key = style.separators or (", " if style.indent is None else ",", ": ")
-    writer = _Writer(style, literal(item), literal(key), meter)
+    own = (literal(", " if style.indent is None else ","), literal(": "))
+    writer = _Writer(style, *(style.separators or own), meter)  # a caller's keep their trust
     writer.write(value, 0)
     return concat(writer.parts)
 
@@ -80,10 +80,10 @@ class _Writer:
             self.parts.append(literal(brackets))
             return
         indent = self.style.indent
-        step = " " * indent if isinstance(indent, int) else indent
-        between = "" if step is None else "\n" + step * (depth + 1)
-        before = literal(brackets[0] + between)
-        after = concat((self.item, literal(between)))
+        step = literal(" " * indent) if isinstance(indent, int) else indent
+        between = "" if step is None else concat((literal("\n"), *[step] * (depth + 1)))
+        before = concat((literal(brackets[0]), between))
+        after = concat((self.item, between))
         self.meter.spend(count * (1 + (len(between) >> 4)))
         for entry in entries:
             self.parts.append(before)
@@ -92,7 +92,8 @@ class _Writer:
                 self.parts.append(self.key)
             self.write(entry[-1], depth + 1)
             before = after
-        self.parts.append(literal(("" if step is None else "\n" + step * depth) + brackets[1]))
+        closing = () if step is None else (literal("\n"), *[step] * depth)
+        self.parts.append(concat((*closing, literal(brackets[1]))))
 
 
 def _key(key: Any) -> str:
