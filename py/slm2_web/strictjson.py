@@ -53,6 +53,8 @@ def _depth(data: bytes) -> int:
         if match[1]:
             depth += 1
             deepest = max(deepest, depth)
+            if deepest > MAX_DEPTH:
+                break
         elif match[2]:
             depth -= 1
     return deepest
