@@ -325,7 +325,6 @@ class Engine:
         ledger = prompt.ledger.as_json()
         emit("context", to_object(ledger), None)
         done: Done | None = None
-        logprobs: list[dict[str, Any]] = []
         events = model.session.generate(
             prompt.ids, params, continued_ids=wanted.continue_ids, cancelled=cancelled
         )
@@ -333,10 +332,8 @@ class Engine:
             match event:
                 case Prefill(done_tokens, total_tokens):
                     emit("prefill", done_tokens, total_tokens)
-                case Token(token_id, _, likely):
+                case Token(token_id):
                     emit("token", token_id, None)
-                    if likely is not None:
-                        logprobs.append(_logprobs_json(token_id, likely, model.tokenizer))
                 case Delta(data, is_reasoning):
                     emit("delta", to_js(data), "reasoning" if is_reasoning else "text")
                 case Done():
@@ -361,7 +358,12 @@ class Engine:
             "stats": stats,
             "more": {
                 "tool_calls": [call.as_json() for call in done.calls],
-                "logprobs": None if params.logprobs is None else logprobs,
+                "logprobs": None
+                if done.logprobs is None
+                else [
+                    _logprobs_json(token_id, likely, model.tokenizer)
+                    for token_id, likely in zip(done.generated_ids, done.logprobs, strict=True)
+                ],
             },
         }
 

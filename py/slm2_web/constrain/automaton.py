@@ -83,15 +83,11 @@ class Automaton:
         self._held = 0
         self._table = np.full((64, self._n_classes), _UNKNOWN, np.int32)
         self._table[DEAD] = DEAD
-        self.start = self._number(self._start_set)
+        self.start = self.number_of(self._start_set)
 
     def set_of(self, state: int) -> State:
         """What a number stands for, whatever is forgotten."""
         return self._sets[state]
-
-    def number_of(self, some: State) -> int:
-        """The number of a set. Raises: TooManyStates."""
-        return self._number(some)
 
     @property
     def n_states(self) -> int:
@@ -126,10 +122,11 @@ class Automaton:
                     closure = self._closure(to)
                     for byte_class in range(self.classes[first], self.classes[last] + 1):
                         targets[byte_class] |= closure
-        row = [self._number(frozenset(some)) for some in targets]
+        row = [self.number_of(frozenset(some)) for some in targets]
         self._table[state] = row  # after the numbers: they may make the table anew
 
-    def _number(self, some: frozenset[int]) -> int:
+    def number_of(self, some: State) -> int:
+        """The number of a set, a new one where it has none. Raises: TooManyStates."""
         number = self._numbers.get(some)
         if number is None:
             number = len(self._sets)
