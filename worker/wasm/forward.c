@@ -2,9 +2,10 @@
 //
 // Theory of operation. Python writes a plan into memory as an array of operations (forward2/wasm.py): a kernel's
 // number, its constants, the addresses of its buffers. A pass is one call of `forward_run` in every thread, with
-// the same arguments. All threads walk the operations in step: the work of one is cut into parts that the threads
-// claim one after the other, and none begins the next operation before all have ended this one. A part's outputs
-// depend on its inputs alone, so neither the number of threads nor who claims what can show in a bit.
+// the same arguments. All threads walk the operations in step: the work of one is cut into parts, each thread takes
+// those of its own share, which lie together in memory, then what is left of the others', and none begins the next
+// operation before all have ended this one. A part's outputs depend on its inputs alone, so neither the number of
+// threads nor who takes what can show in a bit.
 //
 // Bits. Without fast-math, C's float operations are the reference's: one correctly rounded operation each, in the
 // order written; wasm has no fused multiply-add outside relaxed SIMD, which is not used (its results differ by
@@ -45,10 +46,11 @@ typedef struct {
   u32 zero, n_tokens, pos, seq_len;
 } Step;
 
-// Two words for each operation, zeroed before a pass: the next part to claim, and the threads that are done.
+// What the threads share of an operation, zeroed before a pass: a cache line with the number of those that are done,
+// then one for each thread with the number of parts of its share that are taken.
 typedef struct {
-  u32 next, done;
-} Turn;
+  u32 count, padding[15];
+} Line;
 
 // --- arithmetic: exactmath.py, four at a time -----------------------------------------------------------------
 
@@ -100,16 +102,14 @@ static inline v128 exp4(v128 x) {
 
 static inline v128 silu(v128 x) { return mul(x, recip(add(f4(1.0f), exp4(wasm_f32x4_neg(x))))); }
 
-// Four f16, each in the low half of a 32-bit lane.
+// Four f16, each in the upper half of a 32-bit lane, whose lower half does not matter. Shifted down by 3 bits, sign and
+// all, the fields of an f16 lie where an f32 has its own, but for an exponent that is 112 too small. The product is
+// exact, for a subnormal f16 too.
 static inline v128 half4(v128 h) {
-  v128 magnitude = wasm_v128_and(h, u4(0x7fff));
-  v128 sign = wasm_i32x4_shl(wasm_v128_and(h, u4(0x8000)), 16);
-  v128 normal = wasm_i32x4_add(wasm_i32x4_shl(magnitude, 13), u4(0x38000000));
-  v128 tiny = mul(wasm_f32x4_convert_i32x4(magnitude), f4(5.9604644775390625e-8f));
-  return wasm_v128_or(pick(tiny, normal, wasm_i32x4_lt(magnitude, u4(0x400))), sign);
+  return mul(wasm_v128_and(wasm_i32x4_shr(h, 3), u4(0x8fffe000)), f4(0x1p112f));
 }
 
-static inline f32 half(u16 h) { return wasm_f32x4_extract_lane(half4(wasm_i32x4_splat(h)), 0); }
+static inline f32 half(u16 h) { return wasm_f32x4_extract_lane(half4(wasm_i32x4_splat((i32)h << 16)), 0); }
 
 // --- quantisation of one group of 32 --------------------------------------------------------------------------
 
@@ -195,10 +195,11 @@ static void rmsnorm_quantize(const u32 *c, const u32 *b, u32 t) {
   }
 }
 
-static void silu_mul_quantize(const u32 *c, const u32 *b, u32 t) {
+// Groups low to high of token t.
+static void silu_mul_quantize(const u32 *c, const u32 *b, u32 t, u32 low, u32 high) {
   const u32 cols = c[0];
   const f32 *gate = (const f32 *)b[0] + t * 2 * cols, *up = gate + cols;
-  for (u32 g = 0; g < cols / 32; g++) {
+  for (u32 g = low; g < high; g++) {
     v128 value[8];
     for (int i = 0; i < 8; i++) value[i] = mul(silu(load(gate + 32 * g + 4 * i)), load(up + 32 * g + 4 * i));
     const u32 at = t * (cols / 32) + g;
@@ -209,164 +210,213 @@ static void silu_mul_quantize(const u32 *c, const u32 *b, u32 t) {
 
 // --- matrix product -------------------------------------------------------------------------------------------
 //
-// Activations are widened to i16 once, in the order in which the weights' nibbles or bytes come apart. Four groups
-// of a row make four i32 sums, one vector, which meets four scales of the row and four of the activations: one
-// vector operation per float operation of the contract. Lanes 0..3 and 4..7 of the contract are two accumulators.
-// Where a row's groups end inside a four, the missing ones count as zero scales: adding their +-0 changes no bit,
-// since an accumulator is never -0.
+// Activations are widened to i16 once. Four groups of a row make four i32 sums, one vector, which meets four scales
+// of the row and four of the activations: one vector operation per float operation of the contract. Lanes 0..3 and
+// 4..7 of the contract are two accumulators.
+//
+// A 4-bit weight is multiplied where it lies. As 16-bit words, a block's nibbles are worth 1, 16 and 256 times
+// themselves under a mask, the top ones 1 after a shift; the activations that they meet are widened times 256, 16, 1
+// and 256. So every product is 256 times itself, and the sum, below 2^24 in all, is shifted down at its end. An offset
+// of 8 (q4_0) is taken off the sum: 8 times the sum of the activations.
+//
+// A row's groups are padded to fours: what lies behind the row, the next one or another buffer, meets activations of
+// zero with scales of zero. Adding the +-0 that comes of it changes no bit, since an accumulator is never -0.
 
-// Room for what a thread widens: xs[tokens][cols] as i16, then scales and sums padded to fours.
+// What a thread widens of `tokens` tokens: x[tokens][padded][32], and for each group its scale, scale * sum, and 8 * sum.
 typedef struct {
   i16 *x;
   f32 *scale, *sum;
-  u32 quads;
+  i32 *offset;
+  u32 padded;
 } Wide;
 
-#define TILE 4
-
 static inline v128 dot(v128 a, v128 b) { return wasm_i32x4_dot_i16x8(a, b); }
+static inline v128 plus(v128 a, v128 b) { return wasm_i32x4_add(a, b); }
 
-// [a0+a1+a2+a3, b0+..., c0+..., d0+...]
-static inline v128 sums(v128 a, v128 b, v128 c, v128 d) {
-  v128 ab = wasm_i32x4_add(wasm_i32x4_shuffle(a, b, 0, 2, 4, 6), wasm_i32x4_shuffle(a, b, 1, 3, 5, 7));
-  v128 cd = wasm_i32x4_add(wasm_i32x4_shuffle(c, d, 0, 2, 4, 6), wasm_i32x4_shuffle(c, d, 1, 3, 5, 7));
-  return wasm_i32x4_add(wasm_i32x4_shuffle(ab, cd, 0, 2, 4, 6), wasm_i32x4_shuffle(ab, cd, 1, 3, 5, 7));
+// [a0+a1, a2+a3, b0+b1, b2+b3]
+static inline v128 pairs(v128 a, v128 b) {
+  return plus(wasm_i32x4_shuffle(a, b, 0, 2, 4, 6), wasm_i32x4_shuffle(a, b, 1, 3, 5, 7));
 }
 
-// A group's weights as 4 x i16x8, in the order that `widen` gives the activations.
-static inline void unpack(u32 kernel, const u8 *quants, u32 block, v128 w[4]) {
+// Keeps the compiler from moving what comes before behind what comes after: it would load all that a tile needs first
+// and have no registers left.
+#define KEEP(v) __asm__ volatile("" : "+r"(v) : : "memory")
+
+#define UNROLL _Pragma("clang loop unroll(full)")
+
+static Wide wide_of(const u32 *c, u32 tokens, u8 *scratch) {
+  const u32 padded = (c[0] / 32 + 3) / 4 * 4;
+  Wide wide = {.x = (i16 *)scratch, .padded = padded};
+  wide.scale = (f32 *)(wide.x + tokens * padded * 32);
+  wide.sum = wide.scale + tokens * padded;
+  wide.offset = (i32 *)(wide.sum + tokens * padded);
+  return wide;
+}
+
+// A group of activations in the order, and times the factors, of `weights`.
+static inline void widen_group(u32 kernel, const i8 *q, i16 *x) {
+  const v128 low = load(q), high = load(q + 16);
   if (kernel == MATMUL_Q8_0) {
-    const v128 low = load(quants + 32 * block), high = load(quants + 32 * block + 16);
-    w[0] = wasm_i16x8_shr(wasm_i16x8_shl(low, 8), 8);
-    w[1] = wasm_i16x8_shr(low, 8);
-    w[2] = wasm_i16x8_shr(wasm_i16x8_shl(high, 8), 8);
-    w[3] = wasm_i16x8_shr(high, 8);
-    return;
-  }
-  const v128 q = load(quants + 16 * block), mask = wasm_i16x8_splat(15);
-  w[0] = wasm_v128_and(q, mask);
-  w[1] = wasm_v128_and(wasm_u16x8_shr(q, 8), mask);
-  w[2] = wasm_v128_and(wasm_u16x8_shr(q, 4), mask);
-  w[3] = wasm_u16x8_shr(q, 12);
-  if (kernel == MATMUL_Q4_0) {
-    const v128 eight = wasm_i16x8_splat(8);
-    for (int i = 0; i < 4; i++) w[i] = wasm_i16x8_sub(w[i], eight);
+    wasm_v128_store(x, wasm_i16x8_extend_low_i8x16(low));
+    wasm_v128_store(x + 8, wasm_i16x8_extend_high_i8x16(low));
+    wasm_v128_store(x + 16, wasm_i16x8_extend_low_i8x16(high));
+    wasm_v128_store(x + 24, wasm_i16x8_extend_high_i8x16(high));
+  } else {
+    wasm_v128_store(x, wasm_i16x8_shl(low, 8));
+    wasm_v128_store(x + 8, wasm_i16x8_shr(wasm_i16x8_shl(high, 8), 4));
+    wasm_v128_store(x + 16, wasm_i16x8_shr(low, 8));
+    wasm_v128_store(x + 24, wasm_v128_and(high, wasm_u16x8_splat(0xff00)));
   }
 }
 
-// Bytes 0..15 and 16..31 of a group, each as even then odd bytes: the order of `unpack`, for every type.
-static void widen(const u32 *c, const u32 *b, u32 first, u32 tokens, Wide *wide) {
-  const u32 cols = c[0], groups = cols / 32, padded = wide->quads * 4;
+static i32 sum_of_32(const i8 *q) {
+  const v128 two = wasm_i16x8_add(wasm_i16x8_extadd_pairwise_i8x16(load(q)),
+                                  wasm_i16x8_extadd_pairwise_i8x16(load(q + 16)));
+  v128 four = wasm_i32x4_extadd_pairwise_i16x8(two);
+  four = pairs(four, four);
+  return wasm_i32x4_extract_lane(four, 0) + wasm_i32x4_extract_lane(four, 1);
+}
+
+static void widen(u32 kernel, const u32 *c, const u32 *b, u32 first, u32 tokens, const Wide *wide) {
+  const u32 cols = c[0], groups = cols / 32;
   for (u32 t = 0; t < tokens; t++) {
     const i8 *q = (const i8 *)b[0] + (first + t) * cols;
     const f32 *xm = (const f32 *)b[1] + (first + t) * groups * 2;
-    i16 *x = wide->x + t * padded * 32;
-    for (u32 g = 0; g < groups; g++) {
-      for (int h = 0; h < 2; h++) {
-        const v128 bytes = load(q + 32 * g + 16 * h);
-        wasm_v128_store(x + 32 * g + 16 * h, wasm_i16x8_shr(wasm_i16x8_shl(bytes, 8), 8));
-        wasm_v128_store(x + 32 * g + 16 * h + 8, wasm_i16x8_shr(bytes, 8));
-      }
-      wide->scale[t * padded + g] = xm[2 * g];
-      wide->sum[t * padded + g] = xm[2 * g + 1];
-    }
-    for (u32 g = groups; g < padded; g++) wide->scale[t * padded + g] = wide->sum[t * padded + g] = 0.0f;
-  }
-}
-
-// Four scales of a row from group g on; with q4_1 four minima as well. `left` groups are there.
-static inline v128 four_halves(const u16 *h, u32 left) {
-  if (left >= 4) return half4(wasm_u32x4_load16x4(h));
-  v128 v = u4(0);
-  v = wasm_i32x4_replace_lane(v, 0, h[0]);
-  if (left > 1) v = wasm_i32x4_replace_lane(v, 1, h[1]);
-  if (left > 2) v = wasm_i32x4_replace_lane(v, 2, h[2]);
-  return half4(v);
-}
-
-static inline void four_pairs(const u32 *p, u32 left, v128 *d, v128 *m) {
-  v128 v;
-  if (left >= 4) {
-    v = load(p);
-  } else {
-    v = u4(p[0]);
-    v = wasm_i32x4_replace_lane(v, 1, left > 1 ? (i32)p[1] : 0);
-    v = wasm_i32x4_replace_lane(v, 2, left > 2 ? (i32)p[2] : 0);
-    v = wasm_i32x4_replace_lane(v, 3, 0);
-  }
-  *d = half4(wasm_v128_and(v, u4(0xffff)));
-  *m = half4(wasm_u32x4_shr(v, 16));
-}
-
-// One row against `tokens` (1 or TILE) tokens of `wide` from token t on.
-static inline __attribute__((always_inline)) void row_times(
-    u32 kernel, const u32 *c, const u32 *b, const Wide *wide, u32 row, u32 t, const u32 tokens, f32 *result) {
-  const u32 groups = c[0] / 32, padded = wide->quads * 4;
-  const u8 *quants = (const u8 *)b[2] + row * groups * (kernel == MATMUL_Q8_0 ? 32 : 16);
-  v128 acc[2][TILE];
-  for (u32 i = 0; i < tokens; i++) acc[0][i] = acc[1][i] = f4(0.0f);
-  for (u32 quad = 0; quad < wide->quads; quad++) {
-    const u32 g = 4 * quad, left = groups - g;
-    v128 d, m = u4(0);
-    if (kernel == MATMUL_Q4_1) four_pairs((const u32 *)b[3] + row * groups + g, left, &d, &m);
-    else d = four_halves((const u16 *)b[3] + row * groups + g, left);
-    v128 part[4][TILE];
-    for (u32 j = 0; j < 4; j++) {
-      if (j < left) {
-        v128 w[4];
-        unpack(kernel, quants, g + j, w);
-        for (u32 i = 0; i < tokens; i++) {
-          const i16 *x = wide->x + ((t + i) * padded + g + j) * 32;
-          part[j][i] = wasm_i32x4_add(wasm_i32x4_add(dot(w[0], load(x)), dot(w[1], load(x + 8))),
-                                      wasm_i32x4_add(dot(w[2], load(x + 16)), dot(w[3], load(x + 24))));
-        }
+    for (u32 g = 0; g < wide->padded; g++) {
+      const u32 at = t * wide->padded + g;
+      i16 *x = wide->x + at * 32;
+      if (g < groups) {
+        widen_group(kernel, q + 32 * g, x);
+        wide->scale[at] = xm[2 * g];
+        wide->sum[at] = xm[2 * g + 1];
+        wide->offset[at] = 8 * sum_of_32(q + 32 * g);
       } else {
-        for (u32 i = 0; i < tokens; i++) part[j][i] = u4(0);
+        for (u32 i = 0; i < 32; i += 8) wasm_v128_store(x + i, u4(0));
+        wide->scale[at] = wide->sum[at] = 0.0f;
+        wide->offset[at] = 0;
       }
     }
-    for (u32 i = 0; i < tokens; i++) {
-      const v128 dots = wasm_f32x4_convert_i32x4(sums(part[0][i], part[1][i], part[2][i], part[3][i]));
-      const u32 at = (t + i) * padded + g;
-      v128 term = mul(dots, mul(d, load(wide->scale + at)));
-      if (kernel == MATMUL_Q4_1) term = add(term, mul(m, load(wide->sum + at)));
-      acc[quad & 1][i] = add(acc[quad & 1][i], term);
-    }
-  }
-  for (u32 i = 0; i < tokens; i++) {
-    f32 total = 0.0f;
-    for (int half_of_lanes = 0; half_of_lanes < 2; half_of_lanes++) {
-      const v128 a = acc[half_of_lanes][i];
-      total = total + wasm_f32x4_extract_lane(a, 0);
-      total = total + wasm_f32x4_extract_lane(a, 1);
-      total = total + wasm_f32x4_extract_lane(a, 2);
-      total = total + wasm_f32x4_extract_lane(a, 3);
-    }
-    result[i] = total;
   }
 }
 
-static inline __attribute__((always_inline)) void matmul_rows(
-    u32 kernel, const u32 *c, const u32 *b, const Wide *wide, u32 tokens, u32 low, u32 high) {
-  const u32 stride = c[2], offset = c[3];
-  f32 *y = (f32 *)b[4];
-  for (u32 row = low; row < high; row++) {
-    for (u32 t = 0; t < tokens;) {
-      f32 result[TILE];
-      const u32 n = tokens - t >= TILE ? TILE : 1;
-      if (n == TILE) row_times(kernel, c, b, wide, row, t, TILE, result);
-      else row_times(kernel, c, b, wide, row, t, 1, result);
-      for (u32 i = 0; i < n; i++, t++) {
-        f32 *place = y + t * stride + offset + row;
-        *place = c[4] ? *place + result[i] : result[i];
+// The k-th eight of a group's weights.
+static inline v128 weights(const u32 kernel, const u8 *quants, const u32 k) {
+  if (kernel == MATMUL_Q8_0) return wasm_i16x8_load8x8(quants + 8 * k);
+  const v128 q = load(quants);
+  if (k == 3) return wasm_u16x8_shr(q, 12);
+  return wasm_v128_and(q, wasm_u16x8_splat(k == 0 ? 0x000f : k == 1 ? 0x00f0 : 0x0f00));
+}
+
+#define MAX_ROWS 2
+#define MAX_TOKENS 4
+
+// n_rows rows from `row` on against n_tokens tokens of `wide` from t on.
+static inline __attribute__((always_inline)) void tile(
+    const u32 kernel, const u32 n_rows, const u32 n_tokens, const u32 *c, const u32 *b, const Wide *wide, u32 row,
+    u32 t) {
+  const u32 groups = c[0] / 32, padded = wide->padded;
+  const u32 block_bytes = kernel == MATMUL_Q8_0 ? 32 : 16, scale_bytes = kernel == MATMUL_Q4_1 ? 4 : 2;
+  const u8 *quants = (const u8 *)b[2] + row * groups * block_bytes;
+  const u8 *scales = (const u8 *)b[3] + row * groups * scale_bytes;
+  const i16 *x = wide->x + t * padded * 32;
+  const f32 *scale = wide->scale + t * padded, *sum = wide->sum + t * padded;
+  const i32 *offset = wide->offset + t * padded;
+  // The accumulators that the next four groups go to, and those of the four after.
+  v128 now[MAX_ROWS][MAX_TOKENS], then[MAX_ROWS][MAX_TOKENS];
+  for (u32 r = 0; r < n_rows; r++) {
+    for (u32 i = 0; i < n_tokens; i++) now[r][i] = then[r][i] = f4(0.0f);
+  }
+#pragma clang loop unroll(disable)
+  for (u32 g = 0; g < padded; g += 4) {
+    v128 last[MAX_ROWS][MAX_TOKENS], two[MAX_ROWS][MAX_TOKENS], four[MAX_ROWS][MAX_TOKENS];
+    UNROLL for (u32 j = 0; j < 4; j++) {
+      v128 w[MAX_ROWS][4];
+      UNROLL for (u32 r = 0; r < n_rows; r++) {
+        UNROLL for (u32 k = 0; k < 4; k++) w[r][k] = weights(kernel, quants + (r * groups + j) * block_bytes, k);
       }
+      UNROLL for (u32 i = 0; i < n_tokens; i++) {
+        const i16 *xi = x + i * padded * 32;
+        v128 part[MAX_ROWS];
+        UNROLL for (u32 k = 0; k < 4; k++) {
+          const v128 xk = load(xi + 32 * j + 8 * k);
+          UNROLL for (u32 r = 0; r < n_rows; r++) {
+            part[r] = k ? plus(part[r], dot(w[r][k], xk)) : dot(w[r][k], xk);
+          }
+        }
+        UNROLL for (u32 r = 0; r < n_rows; r++) {
+          KEEP(part[r]);
+          if (j % 2 == 0) last[r][i] = part[r];
+          if (j == 1) two[r][i] = pairs(last[r][i], part[r]);
+          if (j == 3) four[r][i] = pairs(two[r][i], pairs(last[r][i], part[r]));
+        }
+      }
+    }
+    UNROLL for (u32 r = 0; r < n_rows; r++) {
+      const u8 *at = scales + r * groups * scale_bytes;
+      const v128 both = kernel == MATMUL_Q4_1 ? load(at) : wasm_u32x4_load16x4(at);
+      const v128 d = half4(wasm_i32x4_shl(both, 16)), m = half4(both);
+      UNROLL for (u32 i = 0; i < n_tokens; i++) {
+        v128 dots = four[r][i];
+        if (kernel != MATMUL_Q8_0) dots = wasm_i32x4_shr(dots, 8);
+        if (kernel == MATMUL_Q4_0) dots = wasm_i32x4_sub(dots, load(offset + i * padded));
+        v128 term = mul(wasm_f32x4_convert_i32x4(dots), mul(d, load(scale + i * padded)));
+        if (kernel == MATMUL_Q4_1) term = add(term, mul(m, load(sum + i * padded)));
+        const v128 total = add(now[r][i], term);
+        now[r][i] = then[r][i];
+        then[r][i] = total;
+      }
+    }
+    quants += 4 * block_bytes;
+    scales += 4 * scale_bytes;
+    x += 4 * 32;
+    scale += 4;
+    sum += 4;
+    offset += 4;
+  }
+  const int swapped = padded / 4 % 2;
+  for (u32 r = 0; r < n_rows; r++) {
+    for (u32 i = 0; i < n_tokens; i++) {
+      const v128 low = swapped ? then[r][i] : now[r][i], high = swapped ? now[r][i] : then[r][i];
+      f32 total = 0.0f;
+      for (int upper = 0; upper < 2; upper++) {
+        const v128 a = upper ? high : low;
+        total = total + wasm_f32x4_extract_lane(a, 0);
+        total = total + wasm_f32x4_extract_lane(a, 1);
+        total = total + wasm_f32x4_extract_lane(a, 2);
+        total = total + wasm_f32x4_extract_lane(a, 3);
+      }
+      f32 *place = (f32 *)b[4] + (t + i) * c[2] + c[3] + row + r;
+      *place = c[4] ? *place + total : total;
     }
   }
 }
+
+// Tiles are functions of their own: compilers of the browsers give up on registers in long ones. Of one token there are
+// rows by themselves, since memory is read ahead of one stream better than of two.
+#define TILES(kernel)                                                                                                 \
+  static __attribute__((noinline)) void kernel##_WIDE(const u32 *c, const u32 *b, const Wide *wide, u32 row, u32 t) { \
+    tile(kernel, MAX_ROWS, MAX_TOKENS, c, b, wide, row, t);                                                           \
+  }                                                                                                                   \
+  static __attribute__((noinline)) void kernel##_ONE(const u32 *c, const u32 *b, const Wide *wide, u32 row, u32 t) {  \
+    tile(kernel, 1, 1, c, b, wide, row, t);                                                                           \
+  }                                                                                                                   \
+  static void kernel##_ROWS(const u32 *c, const u32 *b, const Wide *wide, u32 tokens, u32 low, u32 high) {            \
+    const u32 wide_tokens = tokens / MAX_TOKENS * MAX_TOKENS, wide_rows = (high - low) / MAX_ROWS * MAX_ROWS;         \
+    for (u32 t = 0; t < wide_tokens; t += MAX_TOKENS) {                                                               \
+      for (u32 row = low; row < low + wide_rows; row += MAX_ROWS) kernel##_WIDE(c, b, wide, row, t);                  \
+    }                                                                                                                 \
+    for (u32 t = 0; t < tokens; t++) {                                                                                \
+      for (u32 row = t < wide_tokens ? low + wide_rows : low; row < high; row++) kernel##_ONE(c, b, wide, row, t);    \
+    }                                                                                                                 \
+  }
+TILES(MATMUL_Q4_0)
+TILES(MATMUL_Q4_1)
+TILES(MATMUL_Q8_0)
 
 static void matmul(u32 kernel, const u32 *c, const u32 *b, const Wide *wide, u32 tokens, u32 low, u32 high) {
-  if (kernel == MATMUL_Q4_0) matmul_rows(MATMUL_Q4_0, c, b, wide, tokens, low, high);
-  else if (kernel == MATMUL_Q4_1) matmul_rows(MATMUL_Q4_1, c, b, wide, tokens, low, high);
-  else matmul_rows(MATMUL_Q8_0, c, b, wide, tokens, low, high);
+  if (kernel == MATMUL_Q4_0) MATMUL_Q4_0_ROWS(c, b, wide, tokens, low, high);
+  else if (kernel == MATMUL_Q4_1) MATMUL_Q4_1_ROWS(c, b, wide, tokens, low, high);
+  else MATMUL_Q8_0_ROWS(c, b, wide, tokens, low, high);
 }
 
 // --- attention ------------------------------------------------------------------------------------------------
@@ -410,68 +460,132 @@ static void rope_kv(u32 kernel, const u32 *c, const u32 *b, const Step *step, u3
   }
 }
 
-static inline i32 dot32(const i8 *a, const i8 *b) {
-  v128 a0 = load(a), a1 = load(a + 16), b0 = load(b), b1 = load(b + 16);
-  v128 s = dot(wasm_i16x8_extend_low_i8x16(a0), wasm_i16x8_extend_low_i8x16(b0));
-  s = wasm_i32x4_add(s, dot(wasm_i16x8_extend_high_i8x16(a0), wasm_i16x8_extend_high_i8x16(b0)));
-  s = wasm_i32x4_add(s, dot(wasm_i16x8_extend_low_i8x16(a1), wasm_i16x8_extend_low_i8x16(b1)));
-  s = wasm_i32x4_add(s, dot(wasm_i16x8_extend_high_i8x16(a1), wasm_i16x8_extend_high_i8x16(b1)));
-  s = wasm_i32x4_add(s, wasm_i32x4_shuffle(s, s, 2, 3, 0, 1));
-  return wasm_i32x4_extract_lane(s, 0) + wasm_i32x4_extract_lane(s, 1);
+// The parts of scores and values: a token, a head of k and v with all heads of q that share it, a block of positions.
+typedef struct {
+  u32 t, kv_head, block, first_head, n_heads;
+} Part;
+
+static Part part_of(const u32 *c, const Step *step, u32 part) {
+  const u32 n_kv = c[1], blocks = (step->pos + step->n_tokens - 1) / BLOCK + 1, share = c[0] / n_kv;
+  const u32 kv_head = part / blocks % n_kv;
+  return (Part){part / blocks / n_kv, kv_head, part % blocks, kv_head * share, share};
 }
 
-static void attn_scores(const u32 *c, const u32 *b, const Step *step, u32 t, u32 h) {
-  const u32 n_heads = c[0], n_kv = c[1], groups = c[2] / 32, max_seq = c[3];
-  const f32 scale = bits_f32(c[4]);
-  const u32 q = (t * n_heads + h) * groups, kv_head = h * n_kv / n_heads;
-  const f32 *qs = (const f32 *)b[1], *kvs = (const f32 *)b[3];
-  f32 *scores = (f32 *)b[4] + (t * n_heads + h) * max_seq;
-  f32 *peaks = (f32 *)b[5] + (t * n_heads + h) * ((max_seq + BLOCK - 1) / BLOCK);
-  for (u32 j = 0; j <= step->pos + t; j++) {
-    const u32 k = (j * n_kv + kv_head) * groups;
-    f32 total = 0.0f;
-    for (u32 g = 0; g < groups; g++) {
-      const i32 sum = dot32((const i8 *)b[0] + 32 * (q + g), (const i8 *)b[2] + 32 * (k + g));
-      total = total + (f32)sum * (qs[q + g] * kvs[k + g]);
+static inline v128 dots_of_32(const i8 *k, const i16 *q) {
+  const v128 first = plus(dot(wasm_i16x8_load8x8(k), load(q)), dot(wasm_i16x8_load8x8(k + 8), load(q + 8)));
+  return plus(first, plus(dot(wasm_i16x8_load8x8(k + 16), load(q + 16)), dot(wasm_i16x8_load8x8(k + 24), load(q + 24))));
+}
+
+// Four positions at a time. Behind the last one they are computed from what lies there and not kept: behind k lies v.
+static void attn_scores(const u32 *c, const u32 *b, const Step *step, const Part part) {
+  const u32 n_heads = c[0], n_kv = c[1], head_dim = c[2], groups = head_dim / 32, max_seq = c[3];
+  const u32 start = part.block * BLOCK, seen = step->pos + part.t + 1;
+  if (start >= seen) return;
+  const u32 count = seen - start < BLOCK ? seen - start : BLOCK;
+  const v128 scale = f4(bits_f32(c[4]));
+  const u32 stride = n_kv * groups, cached = start * stride + part.kv_head * groups;
+  for (u32 h = part.first_head; h < part.first_head + part.n_heads; h++) {
+    const u32 row = part.t * n_heads + h;
+    const i8 *q = (const i8 *)b[0] + row * head_dim;
+    const f32 *qs = (const f32 *)b[1] + row * groups;
+    i16 wide[MAX_HEAD_DIM] __attribute__((aligned(16)));
+    for (u32 d = 0; d < head_dim; d += 8) wasm_v128_store(wide + d, wasm_i16x8_load8x8(q + d));
+    f32 *scores = (f32 *)b[4] + row * max_seq + start;
+    v128 peak4 = f4(0.0f);
+    f32 peak = 0.0f;
+    for (u32 j = 0; j < count; j += 4) {
+      v128 total = f4(0.0f);
+      for (u32 g = 0; g < groups; g++) {
+        const u32 at = cached + j * stride + g;
+        const i8 *k = (const i8 *)b[2] + 32 * at;
+        const f32 *ks = (const f32 *)b[3] + at;
+        const i16 *w = wide + 32 * g;
+        v128 two = pairs(dots_of_32(k, w), dots_of_32(k + 32 * stride, w));
+        KEEP(two);
+        const v128 dots = pairs(two, pairs(dots_of_32(k + 64 * stride, w), dots_of_32(k + 96 * stride, w)));
+        const v128 scales = wasm_f32x4_make(ks[0], ks[stride], ks[2 * stride], ks[3 * stride]);
+        total = add(total, mul(wasm_f32x4_convert_i32x4(dots), mul(f4(qs[g]), scales)));
+      }
+      total = mul(total, scale);
+      if (j + 4 <= count) {
+        wasm_v128_store(scores + j, total);
+        peak4 = j ? pick(total, peak4, wasm_f32x4_gt(total, peak4)) : total;
+        continue;
+      }
+      f32 rest[4] __attribute__((aligned(16)));
+      wasm_v128_store(rest, total);
+      for (u32 i = 0; j + i < count; i++) scores[j + i] = rest[i];
     }
-    scores[j] = total * scale;
-    f32 *peak = peaks + j / BLOCK;
-    if (j % BLOCK == 0 || scores[j] > *peak) *peak = scores[j];
+    f32 peaks[4] __attribute__((aligned(16)));
+    wasm_v128_store(peaks, peak4);
+    const u32 whole = count / 4 * 4;
+    peak = whole ? peaks[0] : scores[0];
+    for (u32 i = 1; whole && i < 4; i++) peak = peaks[i] > peak ? peaks[i] : peak;
+    for (u32 j = whole; j < count; j++) peak = scores[j] > peak ? scores[j] : peak;
+    ((f32 *)b[5])[row * ((max_seq + BLOCK - 1) / BLOCK) + part.block] = peak;
   }
 }
 
-// A block of positions at a time, and in it a group of 32 elements: its sums stay in registers while the positions
-// go by.
-static void attn_values(const u32 *c, const u32 *b, const Step *step, u32 t, u32 h) {
-  const u32 n_heads = c[0], n_kv = c[1], groups = c[2] / 32, max_seq = c[3], blocks = (max_seq + BLOCK - 1) / BLOCK;
-  const u32 row = t * n_heads + h, kv_head = h * n_kv / n_heads, seen = step->pos + t + 1;
-  const f32 *scores = (const f32 *)b[0] + row * max_seq, *peaks = (const f32 *)b[1] + row * blocks;
-  const f32 *kvs = (const f32 *)b[3];
-  f32 *masses = (f32 *)b[4] + row * blocks, *values = (f32 *)b[5] + row * blocks * c[2];
-  f32 peak = peaks[0];
-  for (u32 block = 1; block * BLOCK < seen; block++) peak = peaks[block] > peak ? peaks[block] : peak;
-  for (u32 block = 0; block * BLOCK < seen; block++) {
-    const u32 start = block * BLOCK, left = seen - start, count = left < BLOCK ? left : BLOCK;
-    f32 p[BLOCK] __attribute__((aligned(16)));
-    u32 j = 0;
-    for (; j + 4 <= count; j += 4) wasm_v128_store(p + j, exp4(sub(load(scores + start + j), f4(peak))));
-    for (; j < count; j++) p[j] = wasm_f32x4_extract_lane(exp4(f4(scores[start + j] - peak)), 0);
-    f32 mass = 0.0f;
-    for (j = 0; j < count; j++) mass = mass + p[j];
-    masses[block] = mass;
-    for (u32 g = 0; g < groups; g++) {
-      v128 acc[8];
-      for (int i = 0; i < 8; i++) acc[i] = f4(0.0f);
-      for (j = 0; j < count; j++) {
-        const u32 v = ((max_seq + start + j) * n_kv + kv_head) * groups + g;
-        const v128 weight = f4(p[j] * kvs[v]);
-        for (int i = 0; i < 8; i++) {
-          const v128 q = wasm_i32x4_extend_low_i16x8(wasm_i16x8_load8x8((const i8 *)b[2] + 32 * v + 4 * i));
-          acc[i] = add(acc[i], mul(weight, wasm_f32x4_convert_i32x4(q)));
-        }
-      }
-      for (int i = 0; i < 8; i++) wasm_v128_store(values + block * c[2] + 32 * g + 4 * i, acc[i]);
+// exp(scores - peak) and their sum, one by one.
+static f32 weigh(const f32 *scores, u32 count, f32 peak, f32 *p) {
+  u32 j = 0;
+  for (; j + 4 <= count; j += 4) wasm_v128_store(p + j, exp4(sub(load(scores + j), f4(peak))));
+  for (; j < count; j++) p[j] = wasm_f32x4_extract_lane(exp4(f4(scores[j] - peak)), 0);
+  f32 mass = 0.0f;
+  for (j = 0; j < count; j++) mass = mass + p[j];
+  return mass;
+}
+
+// Sixteen elements of a block's values for n_heads heads: their sums stay in registers while the positions go by.
+static inline __attribute__((always_inline)) void sum_values(
+    const u32 n_heads, const f32 p[][BLOCK], const i8 *v, const f32 *vs, u32 stride, u32 count, f32 *out, u32 out_stride) {
+  v128 acc[2][4];
+  for (u32 h = 0; h < n_heads; h++) {
+    for (u32 i = 0; i < 4; i++) acc[h][i] = f4(0.0f);
+  }
+#pragma clang loop unroll(disable)
+  for (u32 j = 0; j < count; j++) {
+    const v128 low = wasm_i16x8_load8x8(v), high = wasm_i16x8_load8x8(v + 8);
+    const v128 value[4] = {wasm_f32x4_convert_i32x4(wasm_i32x4_extend_low_i16x8(low)),
+                           wasm_f32x4_convert_i32x4(wasm_i32x4_extend_high_i16x8(low)),
+                           wasm_f32x4_convert_i32x4(wasm_i32x4_extend_low_i16x8(high)),
+                           wasm_f32x4_convert_i32x4(wasm_i32x4_extend_high_i16x8(high))};
+    UNROLL for (u32 h = 0; h < n_heads; h++) {
+      const v128 weight = f4(p[h][j] * *vs);
+      UNROLL for (u32 i = 0; i < 4; i++) acc[h][i] = add(acc[h][i], mul(weight, value[i]));
     }
+    v += 32 * stride;
+    vs += stride;
+  }
+  for (u32 h = 0; h < n_heads; h++) {
+    for (u32 i = 0; i < 4; i++) wasm_v128_store(out + h * out_stride + 4 * i, acc[h][i]);
+  }
+}
+
+static void attn_values(const u32 *c, const u32 *b, const Step *step, const Part part) {
+  const u32 n_heads = c[0], n_kv = c[1], head_dim = c[2], groups = head_dim / 32, max_seq = c[3];
+  const u32 blocks = (max_seq + BLOCK - 1) / BLOCK, start = part.block * BLOCK, seen = step->pos + part.t + 1;
+  if (start >= seen) return;
+  const u32 count = seen - start < BLOCK ? seen - start : BLOCK, stride = n_kv * groups;
+  const u32 cached = (max_seq + start) * stride + part.kv_head * groups;
+  for (u32 done = 0; done < part.n_heads;) {
+    const u32 n = part.n_heads - done >= 2 ? 2 : 1, row = part.t * n_heads + part.first_head + done;
+    f32 p[2][BLOCK] __attribute__((aligned(16)));
+    for (u32 h = 0; h < n; h++) {
+      const f32 *peaks = (const f32 *)b[1] + (row + h) * blocks;
+      f32 peak = peaks[0];
+      for (u32 block = 1; block * BLOCK < seen; block++) peak = peaks[block] > peak ? peaks[block] : peak;
+      const f32 *scores = (const f32 *)b[0] + (row + h) * max_seq + start;
+      ((f32 *)b[4])[(row + h) * blocks + part.block] = weigh(scores, count, peak, p[h]);
+    }
+    f32 *values = (f32 *)b[5] + (row * blocks + part.block) * head_dim;
+    for (u32 d = 0; d < head_dim; d += 16) {
+      const i8 *v = (const i8 *)b[2] + 32 * cached + d;
+      const f32 *vs = (const f32 *)b[3] + cached + d / 32;
+      if (n == 2) sum_values(2, p, v, vs, stride, count, values + d, blocks * head_dim);
+      else sum_values(1, p, v, vs, stride, count, values + d, blocks * head_dim);
+    }
+    done += n;
   }
 }
 
@@ -497,101 +611,124 @@ static void attn_quantize(const u32 *c, const u32 *b, const Step *step, u32 t, u
 
 // --- the walk -------------------------------------------------------------------------------------------------
 
+#define NO_PART 0xffffffff
+
 #ifdef __wasm_atomics__
-static inline u32 claim(Turn *turn, u32 n_threads, u32 *mine) {
-  (void)n_threads, (void)mine;
-  return __atomic_fetch_add(&turn->next, 1, __ATOMIC_RELAXED);
+// The next part for a thread: of its share while there is one, then of the others', which may have less time or a
+// slower core.
+static inline u32 claim(Line *lines, u32 thread, u32 n_threads, u32 n_parts, u32 *mine) {
+  (void)mine;
+  for (u32 i = 0, owner = thread; i < n_threads; i++, owner = owner + 1 < n_threads ? owner + 1 : 0) {
+    const u32 low = n_parts * owner / n_threads, size = n_parts * (owner + 1) / n_threads - low;
+    u32 *taken = &lines[1 + owner].count;
+    if (i && __atomic_load_n(taken, __ATOMIC_RELAXED) >= size) continue;
+    const u32 part = __atomic_fetch_add(taken, 1, __ATOMIC_RELAXED);
+    if (part < size) return low + part;
+  }
+  return NO_PART;
 }
 
 // A thread that dies can't say so to the others: they look at `stop` ten times a second, and give up after a while.
 #define SLICE_NS 100000000ll
 #define PATIENCE_SLICES 300
 #define TIMED_OUT 2
+// A few times what it takes to go to sleep and be woken: a thread that has nothing else to wait for is back by then.
+#define SPINS 200000
 
-// Until all threads have ended this operation: a short spin, since the others are usually close, then sleep. Whether
-// they did.
-static inline int meet(Turn *turn, u32 n_threads, const u32 *stop) {
+// Until all threads have ended this operation: a spin, since the others are usually close, then sleep. Whether they
+// did.
+static inline int meet(Line *lines, u32 n_threads, const u32 *stop) {
   if (n_threads == 1) return 1;
-  u32 done = __atomic_add_fetch(&turn->done, 1, __ATOMIC_ACQ_REL);
+  u32 done = __atomic_add_fetch(&lines->count, 1, __ATOMIC_ACQ_REL);
   if (done == n_threads) {
-    __builtin_wasm_memory_atomic_notify((i32 *)&turn->done, n_threads);
+    __builtin_wasm_memory_atomic_notify((i32 *)&lines->count, n_threads);
     return 1;
   }
-  for (u32 spin = 0; spin < 4096; spin++) {
-    if (__atomic_load_n(&turn->done, __ATOMIC_ACQUIRE) == n_threads) return 1;
+  for (u32 spin = 0; spin < SPINS; spin++) {
+    if (__atomic_load_n(&lines->count, __ATOMIC_ACQUIRE) == n_threads) return 1;
   }
   for (u32 slices = 0; slices < PATIENCE_SLICES;) {
-    done = __atomic_load_n(&turn->done, __ATOMIC_ACQUIRE);
+    done = __atomic_load_n(&lines->count, __ATOMIC_ACQUIRE);
     if (done == n_threads) return 1;
     if (__atomic_load_n(stop, __ATOMIC_ACQUIRE)) return 0;
-    slices += __builtin_wasm_memory_atomic_wait32((i32 *)&turn->done, (i32)done, SLICE_NS) == TIMED_OUT;
+    slices += __builtin_wasm_memory_atomic_wait32((i32 *)&lines->count, (i32)done, SLICE_NS) == TIMED_OUT;
   }
   return 0;
 }
 #else
-static inline u32 claim(Turn *turn, u32 n_threads, u32 *mine) {
-  (void)turn, (void)n_threads;
-  return (*mine)++;
+static inline u32 claim(Line *lines, u32 thread, u32 n_threads, u32 n_parts, u32 *mine) {
+  (void)lines, (void)thread, (void)n_threads;
+  return *mine < n_parts ? (*mine)++ : NO_PART;
 }
 
-static inline int meet(Turn *turn, u32 n_threads, const u32 *stop) {
-  (void)turn, (void)n_threads, (void)stop;
+static inline int meet(Line *lines, u32 n_threads, const u32 *stop) {
+  (void)lines, (void)n_threads, (void)stop;
   return 1;
 }
 #endif
 
 #define ROWS_AT_ONCE 32
+#define GROUPS_AT_ONCE 8
 
-static void run_op(const Op *op, const Step *step, Turn *turn, u8 *scratch, u32 n_threads) {
-  const u32 kernel = op->kernel, *c = op->constants, *b = op->buffers, n_tokens = step->n_tokens;
+static u32 parts_of(u32 n, u32 at_once) { return (n + at_once - 1) / at_once; }
+static u32 end_of(u32 low, u32 at_once, u32 n) { return low + at_once < n ? low + at_once : n; }
+
+// The number of parts of an operation.
+static u32 count_parts(const Op *op, const Step *step) {
+  const u32 *c = op->constants, n_tokens = step->n_tokens;
+  switch (op->kernel) {
+    case EMBED_Q4_0: case EMBED_Q4_1: case EMBED_Q8_0: case RMSNORM_QUANTIZE: return n_tokens;
+    case SILU_MUL_QUANTIZE: return n_tokens * parts_of(c[0] / 32, GROUPS_AT_ONCE);
+    case MATMUL_Q4_0: case MATMUL_Q4_1: case MATMUL_Q8_0: return parts_of(c[1], ROWS_AT_ONCE);
+    case ATTN_SCORES: case ATTN_VALUES: return n_tokens * c[1] * parts_of(step->pos + n_tokens, BLOCK);
+    case ATTN_QUANTIZE: return n_tokens * c[0];
+    default: return n_tokens * (c[0] + 2 * c[1]);
+  }
+}
+
+static void run_op(const Op *op, const Step *step, Line *lines, u8 *scratch, u32 thread, u32 n_threads) {
+  const u32 kernel = op->kernel, *c = op->constants, *b = op->buffers;
+  const u32 first = c[5] ? step->n_tokens - 1 : 0, tokens = step->n_tokens - first;  // of a matrix product
+  const u32 n_parts = count_parts(op, step);
+  Wide wide = {0};
   u32 mine = 0, part;
-  switch (kernel) {
-    case EMBED_Q4_0: case EMBED_Q4_1: case EMBED_Q8_0:
-      while ((part = claim(turn, n_threads, &mine)) < n_tokens) embed(kernel, c, b, part);
-      break;
-    case RMSNORM_QUANTIZE:
-      while ((part = claim(turn, n_threads, &mine)) < n_tokens) rmsnorm_quantize(c, b, part);
-      break;
-    case SILU_MUL_QUANTIZE:
-      while ((part = claim(turn, n_threads, &mine)) < n_tokens) silu_mul_quantize(c, b, part);
-      break;
-    case MATMUL_Q4_0: case MATMUL_Q4_1: case MATMUL_Q8_0: {
-      const u32 rows = c[1], first = c[5] ? n_tokens - 1 : 0, tokens = n_tokens - first;
-      Wide wide = {.quads = (c[0] / 32 + 3) / 4};
-      wide.x = (i16 *)scratch;
-      wide.scale = (f32 *)(scratch + tokens * wide.quads * 4 * 32 * sizeof(i16));
-      wide.sum = wide.scale + tokens * wide.quads * 4;
-      int widened = 0;
-      while ((part = claim(turn, n_threads, &mine)) * ROWS_AT_ONCE < rows) {
-        if (!widened) widen(c, b, first, tokens, &wide);
-        widened = 1;
-        const u32 low = part * ROWS_AT_ONCE, high = low + ROWS_AT_ONCE < rows ? low + ROWS_AT_ONCE : rows;
-        matmul(kernel, c, b, &wide, tokens, low, high);
+  while ((part = claim(lines, thread, n_threads, n_parts, &mine)) != NO_PART) {
+    switch (kernel) {
+      case EMBED_Q4_0: case EMBED_Q4_1: case EMBED_Q8_0: embed(kernel, c, b, part); break;
+      case RMSNORM_QUANTIZE: rmsnorm_quantize(c, b, part); break;
+      case SILU_MUL_QUANTIZE: {
+        const u32 groups = c[0] / 32, runs = parts_of(groups, GROUPS_AT_ONCE), low = part % runs * GROUPS_AT_ONCE;
+        silu_mul_quantize(c, b, part / runs, low, end_of(low, GROUPS_AT_ONCE, groups));
+        break;
       }
-      break;
-    }
-    default: {
-      const int rope = kernel == ROPE_KV || kernel == BIAS_ROPE_KV || kernel == NORM_ROPE_KV;
-      const u32 units = rope ? c[0] + 2 * c[1] : c[0];
-      while ((part = claim(turn, n_threads, &mine)) < n_tokens * units) {
-        const u32 t = part / units, unit = part % units;
-        if (rope) rope_kv(kernel, c, b, step, t, unit);
-        else if (kernel == ATTN_SCORES) attn_scores(c, b, step, t, unit);
-        else if (kernel == ATTN_VALUES) attn_values(c, b, step, t, unit);
-        else attn_quantize(c, b, step, t, unit);
+      case MATMUL_Q4_0: case MATMUL_Q4_1: case MATMUL_Q8_0: {
+        if (!wide.x) {
+          wide = wide_of(c, tokens, scratch);
+          widen(kernel, c, b, first, tokens, &wide);
+        }
+        const u32 low = part * ROWS_AT_ONCE;
+        matmul(kernel, c, b, &wide, tokens, low, end_of(low, ROWS_AT_ONCE, c[1]));
+        break;
+      }
+      case ATTN_SCORES: attn_scores(c, b, step, part_of(c, step, part)); break;
+      case ATTN_VALUES: attn_values(c, b, step, part_of(c, step, part)); break;
+      case ATTN_QUANTIZE: attn_quantize(c, b, step, part / c[0], part % c[0]); break;
+      default: {
+        const u32 units = c[0] + 2 * c[1];
+        rope_kv(kernel, c, b, step, part / units, part % units);
       }
     }
   }
 }
 
-// Runs a program: 1, or 0 when another thread did not do its part. `turns`: n_ops Turns, all zero; `scratch`:
-// `scratch_bytes` for each thread; `stop`: a word that is set when a thread has failed.
+// Runs a program: 1, or 0 when another thread did not do its part. `turns`: for each operation 1 + n_threads Lines, all
+// zero; `scratch`: `scratch_bytes` for each thread; `stop`: a word that is set when a thread has failed.
 u32 EXPORT(forward_run)(u32 ops, u32 n_ops, u32 step, u32 turns, u32 scratch, u32 scratch_bytes, u32 stop, u32 thread,
                         u32 n_threads) {
   for (u32 i = 0; i < n_ops; i++) {
-    Turn *turn = (Turn *)turns + i;
-    run_op((const Op *)ops + i, (const Step *)step, turn, (u8 *)scratch + thread * scratch_bytes, n_threads);
-    if (!meet(turn, n_threads, (const u32 *)stop)) return 0;
+    Line *lines = (Line *)turns + i * (1 + n_threads);
+    run_op((const Op *)ops + i, (const Step *)step, lines, (u8 *)scratch + thread * scratch_bytes, thread, n_threads);
+    if (!meet(lines, n_threads, (const u32 *)stop)) return 0;
   }
   return 1;
 }

@@ -31,7 +31,7 @@ WEIGHTS_BASE = PAGE_BYTES
 # Rows of 32-bit words that make an operation: forward.c's Op.
 OP_WORDS = 16
 MAX_CONSTANTS, MAX_BINDINGS = 8, 7
-TURN_BYTES = 8
+LINE_BYTES = 64
 WORD_BYTES = 4
 ALIGNMENT_BYTES = 64
 STACK_BYTES = 16 << 10
@@ -99,7 +99,7 @@ class Areas:
 
     def __init__(self, backend: WasmBackend, plan: Plan, test: Sequence[Dispatch]) -> None:
         n_ops = max(len(plan.decode), len(plan.prefill), len(test)) + len(plan.logits)
-        self.turns_bytes = TURN_BYTES * n_ops
+        self.turns_bytes = LINE_BYTES * (1 + backend.n_threads) * n_ops
         self.scratch_bytes = _scratch_bytes(
             (*plan.prefill, *test), max(plan.max_chunk_tokens, TEST_STEP.n_tokens)
         )
@@ -134,7 +134,7 @@ def _scratch_bytes(dispatches: Sequence[Dispatch], tokens: int) -> int:
     """Room that one thread needs to widen the activations of the widest matmul: forward.c's Wide."""
     cols = max(int(d.constants["COLS"]) for d in dispatches if d.kernel.startswith("matmul"))
     quads = -(-cols // (4 * exactmath.GROUP))
-    return tokens * quads * (4 * exactmath.GROUP * 2 + 2 * 4 * 4)
+    return tokens * quads * (4 * exactmath.GROUP * 2 + 3 * 4 * 4)
 
 
 def encode_ops(dispatches: Sequence[Dispatch], addresses: Mapping[str, int]) -> bytes:
