@@ -160,14 +160,13 @@ def test(options: argparse.Namespace) -> None:
     install_browsers()
     shutil.rmtree(REPORTS, ignore_errors=True)
     REPORTS.mkdir(parents=True)
-    node = shutil.which("node") or "node"
-    tsc = ROOT / "node_modules" / "typescript" / "bin" / "tsc"
+    tsc = (shutil.which("node") or "node", ROOT / "node_modules" / "typescript" / "bin" / "tsc")
     checks: dict[str, Command] = {
         "format": (BIN / "ruff", "format", "--check", "."),
         "lint": (BIN / "ruff", "check", "."),
         "types, Python": (BIN / "mypy",),
-        "types, page": (node, tsc, "-p", "."),
-        "types, worker": (node, tsc, "-p", "worker"),
+        "types, page": (*tsc, "-p", "."),
+        "types, worker": (*tsc, "-p", "worker"),
     }
     if options.pytest:  # they select tests; the checks are of everything
         checks = {}
@@ -233,6 +232,7 @@ def parser() -> argparse.ArgumentParser:
     subs["demo"].add_argument("--port", type=int, metavar="N", help="default: 8000, or the next free one")
     subs["test"].epilog = "Any other argument is given to pytest, and only tests run: test -k tokenizer"
     subs["site"].add_argument("--out", type=Path, required=True, metavar="DIR", help="the site's folder")
+    subs["site"].add_argument("--isolate", dest="more", action="append_const", const="--isolate")
     subs["clean"].add_argument("--all", action="store_true", help="fetched files too")
     return top
 

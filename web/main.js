@@ -12,9 +12,11 @@ import { SLM2, Slm2Error } from "./client.js";
 import { ContextMeter } from "./context.js";
 import { button, byId, isComposing, seconds } from "./dom.js";
 import { code, errorCard } from "./errors.js";
+import { isolate } from "./isolation.js";
+import { keepOffline } from "./offline.js";
 import { Settings } from "./settings.js";
 import { StageTable } from "./stages.js";
-import { keep, kept } from "./tab.js";
+import { keep, keepDraft, kept, keptDraft } from "./tab.js";
 import { difference, readTranscript, recordedRequest } from "./transcript.js";
 import { Turn } from "./turn.js";
 
@@ -25,6 +27,14 @@ import { Turn } from "./turn.js";
 const EXECUTOR_NAMES = { webgpu: "WebGPU", wasm: "WebAssembly", reference: "reference (slow)" };
 // How near to the end still counts as reading along.
 const PINNED_PX = 48;
+// Why the service worker that was asked for does not isolate this page.
+const NOT_ISOLATED = {
+  frame: "This page is in a frame, which can’t be isolated from here",
+  unsupported: "The browser offers no service worker here, or no isolation",
+  scope: "This page lies outside of the service worker’s folder",
+  refused: "This browser does not isolate the page",
+  failed: "The service worker that isolates the page failed",
+};
 
 const page = byId("page", HTMLElement);
 const log = byId("log", HTMLElement);
@@ -86,6 +96,9 @@ async function load() {
   setState("loading");
   try {
     await old?.dispose(); // there may be no room for two
+    // What is asked meanwhile outlives a reload, but is not sent.
+    const { why, error } = await isolate({ beforeReload: () => keepDraft(current?.question ?? input.value) });
+    if (why && why !== "off") note(NOT_ISOLATED[why] + (error ? ` (${error.code}: ${error.message})` : "") + ".");
     model = await SLM2.load({
       ...(query.has("model") && { model: query.get("model") ?? "" }),
       ...(executor !== null && { executor: /** @type {any} */ (executor) }),
@@ -110,7 +123,7 @@ async function load() {
   showModel(model.info);
   setState("ready");
   void keepStorage();
-  void keepOffline(model.info.site);
+  void tryToKeepOffline(model.info.site);
   if (current) {
     const from = goesOnFrom;
     goesOnFrom = null;
@@ -128,7 +141,8 @@ function showModel({ model, template, executor, adapter, fallback, defaults, tim
   if (fallback) note(`WebGPU was not used: ${fallback.message} (${fallback.code}).`);
   stages.finish(timings);
   byId("loading-title", HTMLElement).textContent = `Ready in ${seconds(timings.total_ms)}`;
-  const shared = memory.weights_shared ? "shared memory" : "memory that is not shared: no cross-origin isolation";
+  const unshared = crossOriginIsolated ? "this browser has no SharedArrayBuffer" : "no cross-origin isolation";
+  const shared = memory.weights_shared ? "shared memory" : `memory that is not shared: ${unshared}`;
   const parts = [memory.python_heap_bytes, memory.device_cache_bytes, memory.device_work_bytes];
   const [total, heap, cache, work] = [parts.reduce((a, b) => a + b, 0), ...parts].map((b) => (b / 1e6).toFixed(0));
   note(
@@ -164,16 +178,12 @@ async function keepStorage() {
   }
 }
 
-/** After a first visit, the page opens without a network (sw.js). @param {string} version of this page */
-async function keepOffline(version) {
-  if (!("serviceWorker" in navigator)) return;
+/** After a first visit, the page opens without a network. @param {string} version of this page */
+async function tryToKeepOffline(version) {
   try {
-    await navigator.serviceWorker.register("sw.js");
-    const { scope } = await navigator.serviceWorker.ready;
-    const kept = await caches.match(new URL("site.json", scope), { cacheName: `slm2-site ${scope} ${version}` });
-    if (kept) note("This page is kept for use without a network.");
+    if (await keepOffline(version)) note("This page is kept for use without a network.");
   } catch (error) {
-    console.warn("not kept for use without a network:", error);
+    console.warn(`not kept for use without a network: ${code(error)}:`, error);
   }
 }
 
@@ -447,5 +457,8 @@ for (const example of byId("examples", HTMLElement).querySelectorAll("button")) 
   example.addEventListener("click", () => ask(example.textContent ?? ""));
 }
 
+byId("not-started", HTMLElement).remove();
 restore();
+const draft = keptDraft();
+if (draft) takeBack(draft);
 void load();

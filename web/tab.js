@@ -4,6 +4,7 @@
 /** @typedef {import("./turn.js").Answered} Answered */
 
 const STORAGE_KEY = "slm2-conversation";
+const DRAFT_KEY = "slm2-draft";
 
 /** Keeps the turns that count; without room, as many of the last ones as there is room for.
  * @param {{question: string, answered: Answered | null}[]} turns */
@@ -28,5 +29,25 @@ export function kept() {
     return Array.isArray(list) ? list.filter((turn) => typeof turn?.question === "string") : [];
   } catch {
     return [];
+  }
+}
+
+/** Keeps a message that is not sent yet, for the page that is loaded next. @param {string} text */
+export function keepDraft(text) {
+  try {
+    sessionStorage.setItem(DRAFT_KEY, text);
+  } catch (error) {
+    console.warn("the draft is not kept:", error);
+  }
+}
+
+/** The draft that was kept, once; else no text. @returns {string} */
+export function keptDraft() {
+  try {
+    const text = sessionStorage.getItem(DRAFT_KEY) ?? "";
+    sessionStorage.removeItem(DRAFT_KEY);
+    return text;
+  } catch {
+    return ""; // there is no storage
   }
 }

@@ -252,4 +252,5 @@ for (const example of document.querySelectorAll("[data-example]")) {
 }
 
 showDetail();
+byId("not-started", HTMLElement).remove();
 void start();

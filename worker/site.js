@@ -4,15 +4,20 @@
 // that it came with. The page sends its version along; the other two compare. The worker asks once more when
 // everything is loaded: what it fetched in between was of one version if both answers are.
 
-import { AssetError, PROTOCOL_VERSION, ProtocolError } from "./protocol.js";
+import { AssetError, DeviceError, PROTOCOL_VERSION, ProtocolError } from "./protocol.js";
 
 /** @typedef {{bytes: number, sha256: string}} SiteFile */
 /** @typedef {{version: string, default_model: string, models: string[], runtime: string, wheel: string,
  *   files: Record<string, SiteFile>}} Site */
 
-/** site.json. Throws AssetError `asset.unreachable`. @param {URL} root @returns {Promise<Site>} */
+/** site.json. Throws AssetError `asset.unreachable`; DeviceError `device.insecure_context` for a site that was opened as
+ * a file, where Firefox gets so far. @param {URL} root @returns {Promise<Site>} */
 export async function fetchSite(root) {
   const url = new URL("site.json", root);
+  if (url.protocol === "file:") {
+    const allowed = "a site that a web server sends, over HTTPS or from localhost";
+    throw new DeviceError("device.insecure_context", `found ${root}; allowed: ${allowed}`, { found: root.href, allowed });
+  }
   /** @type {number | undefined} */
   let status;
   try {

@@ -99,14 +99,15 @@ def pack(
 @model_option
 @source_option
 @quant_option
-def site(out: Path, models: Sequence[str], source: Path | None, quant: str) -> None:
+@click.option("--isolate", is_flag=True, help="For hosts that send no COOP and COEP: by a service worker.")
+def site(out: Path, models: Sequence[str], source: Path | None, quant: str, isolate: bool) -> None:
     """Build the static site, if it is not up to date."""
     fetcher = Fetcher.from_environment(ROOT)
     packed = [
         install_model(name, ROOT, fetcher, say, source=source, quantization=quant)
         for name in dict.fromkeys(models)
     ]
-    built = build_site(ROOT, out.absolute(), packed, fetcher, say)
+    built = build_site(ROOT, out.absolute(), packed, fetcher, say, isolate=isolate)
     say(f"{out}: {'built' if built else 'up to date'}")
 
 

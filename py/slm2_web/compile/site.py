@@ -56,6 +56,9 @@ _WHEELS = ("numpy", "micropip", "packaging")
 
 # Sources that are served from the root, not from web/: pages; a service worker, whose scope is its folder.
 _AT_ROOT = ("index.html", "tokenizer.html", "sw.js")
+# How the page says by what it is isolated (web/isolation.js).
+_BY_HEADERS = '<meta name="slm2-isolation" content="headers">'
+_BY_WORKER = '<meta name="slm2-isolation" content="service-worker">'
 # What lies beside the shipped sources for tools and readers only.
 _NOT_SHIPPED = re.compile(r"(^|/)\.|(^|/)__pycache__/|\.d\.ts$|\.c$|\.md$|(^|/)tsconfig[^/]*\.json$")
 
@@ -88,26 +91,34 @@ def build_site(
     models: Sequence[Path],
     fetcher: Fetcher,
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
+    *,
+    isolate: bool = False,
 ) -> bool:
     """True when `out` was built from the checkout at `root`, False when it was up to date.
 
-    `models` are packed models' directories; the first is the default.
+    `models` are packed models' directories; the first is the default. `isolate` has the page ask its service
+    worker for the headers COOP and COEP, for hosts that can't send them.
 
     Raises: SiteError when `out` holds something that is not a site, or the wheel can't be built; InputError
         `input.model` for a model without weights; AssetError; FormatError.
     """
     (root / "build").mkdir(exist_ok=True)
     with locked(root / "build" / "site.lock", lambda: say("waiting for another build")):
-        return _build(root, out, models, fetcher, say)
+        return _build(root, out, models, fetcher, say, isolate)
 
 
 def _build(
-    root: Path, out: Path, models: Sequence[Path], fetcher: Fetcher, say: Callable[[str], None]
+    root: Path,
+    out: Path,
+    models: Sequence[Path],
+    fetcher: Fetcher,
+    say: Callable[[str], None],
+    isolate: bool,
 ) -> bool:
     _check_replaceable(out)
     _check_weights(models)
     sources = dict(_sources(root))
-    key = _key(root, sources, models, fetcher)
+    key = _key(root, sources, models, fetcher, isolate)
     if _is_current(out, key):
         return False
     say(f"building the site in {out}")
@@ -117,6 +128,8 @@ def _build(
         new = work / "new"
         for path, source in sources.items():
             _copy(source, new / path)
+        if isolate:
+            _ask_for_isolation(new / "index.html")
         runtime = _add_runtime(new, fetcher)
         wheel = _add_wheel(new, root)
         for model in models:
@@ -197,7 +210,16 @@ def _digest_of(root: Path, files: Iterator[Path]) -> str:
     return digest.hexdigest()
 
 
-def _key(root: Path, sources: Mapping[str, Path], models: Sequence[Path], fetcher: Fetcher) -> str:
+def _ask_for_isolation(page: Path) -> None:
+    text = page.read_text("utf-8")
+    if text.count(_BY_HEADERS) != 1:
+        raise SiteError(f"{page.name}: found {text.count(_BY_HEADERS)} times {_BY_HEADERS}; allowed: once")
+    page.write_text(text.replace(_BY_HEADERS, _BY_WORKER), "utf-8", newline="\n")
+
+
+def _key(
+    root: Path, sources: Mapping[str, Path], models: Sequence[Path], fetcher: Fetcher, isolate: bool
+) -> str:
     """A digest of all that the site is made from. A model's manifest stands for its files."""
     parts = [
         _digest_of(root, iter(sources.values())),
@@ -205,6 +227,7 @@ def _key(root: Path, sources: Mapping[str, Path], models: Sequence[Path], fetche
         [(model.name, file_sha256(model / "manifest.json")) for model in models],
         repr([fetcher.assets[name] for name in (_PYODIDE, *_WHEELS)]),
         *(file_sha256(Path(module)) for module in (__file__, licenses.__file__)),
+        isolate,
     ]
     return hashlib.sha256(_json(parts)).hexdigest()
 

@@ -162,9 +162,9 @@ class Checkout:
         (self.model / "scribble.txt").write_bytes(b"not of the model")
         self.shard = shard.file
 
-    def build(self, out: Path) -> bool:
+    def build(self, out: Path, *, isolate: bool = False) -> bool:
         fetcher = Fetcher(self.assets, self.cache, say=lambda text: None)
-        return build_site(self.root, out, [self.model], fetcher, lambda text: None)
+        return build_site(self.root, out, [self.model], fetcher, lambda text: None, isolate=isolate)
 
 
 @pytest.fixture
@@ -174,6 +174,25 @@ def checkout(tmp_path: Path) -> Checkout:
 
 def files_of(folder: Path) -> dict[str, bytes]:
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_isolation_is_asked_for_in_the_page(checkout: Checkout, tmp_path: Path) -> None:
+    page, out = checkout.root / "web/index.html", tmp_path / "site"
+    with pytest.raises(SiteError, match=r"index\.html: found 0 times <meta"):
+        checkout.build(out, isolate=True)
+    assert not out.exists()
+
+    line = '<meta name="slm2-isolation" content="%s">'
+    page.write_text(f"<!doctype html>{line % 'headers'}<p>é</p>", "utf-8")
+    assert checkout.build(out)
+    plain = files_of(out)
+    assert line % "headers" in plain["index.html"].decode()
+    assert checkout.build(out, isolate=True)
+    isolated = files_of(out)
+    assert isolated["index.html"] == f"<!doctype html>{line % 'service-worker'}<p>é</p>".encode()
+    changed = {name for name in plain if plain[name] != isolated[name]}
+    assert changed == {"index.html", "site.json", "site.json.gz", ".stamp.json"}
+    assert not checkout.build(out, isolate=True)
 
 
 def test_what_is_in_it(checkout: Checkout, tmp_path: Path) -> None:
