@@ -464,6 +464,18 @@ function listen({ worker, gone }, channel, fail, receive) {
 
 /** A worker, and the promise of its end. @typedef {{worker: Worker, gone: Promise<void>}} Life */
 
+/** The addresses of workers that have been started and not yet heard of. @type {Set<string>} */
+const starting = new Set();
+
+/** A script's address with a number where another worker is just being started from it: in WebKit two that begin at
+ * once share the answer, and the second one then gets none of its imports by the page's service worker.
+ * @param {URL} url */
+function ownAddress(url) {
+  for (let n = 2; starting.has(url.href); n += 1) url.search = `?${n}`;
+  starting.add(url.href);
+  return url;
+}
+
 /** The workers of one model. */
 class Crew {
   /** @type {Worker[]} */
@@ -477,11 +489,13 @@ class Crew {
 
   /** @param {string} script @param {string} what @returns {Life} */
   start(script, what) {
-    const url = new URL(script, this.#root);
+    const url = ownAddress(new URL(script, this.#root));
     const name = `${what} ${Math.random().toString(36).slice(2)}`; // nobody else's: it is that of a lock
     try {
       const worker = new Worker(url, { type: "module", name });
       this.#workers.push(worker);
+      const started = () => starting.delete(url.href);
+      for (const type of ["message", "error"]) worker.addEventListener(type, started, { once: true });
       const spoke = new Promise((resolve) => worker.addEventListener("message", resolve, { once: true }));
       return { worker, gone: spoke.then(() => end(name)) };
     } catch (error) {
