@@ -7,6 +7,7 @@
 
 import { Replay } from "./gpu/replay.js";
 import { AssetError, DeviceError, WASM } from "./protocol.js";
+import { soon } from "./soon.js";
 import { compile, Pool } from "./wasm/pool.js";
 import { TokenizerKernel } from "./wasm/tokenizer.js";
 
@@ -59,6 +60,9 @@ export async function boot(root, site, tell, startThread) {
       stderr: console.warn,
     });
     watch.end();
+    const webloop = result.pyimport("pyodide.webloop");
+    webloop.scheduleCallback = soon;
+    webloop.destroy();
     return result;
   });
   await timed("numpy", async () => pyodide.pyimport("numpy").destroy());

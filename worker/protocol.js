@@ -6,7 +6,7 @@
 /** @typedef {"bytes" | "steps"} Unit */
 /** @typedef {"stop_token" | "stop_string" | "max_tokens" | "context_full" | "cancelled" | "invalid_utf8"} Reason */
 /** @typedef {"text" | "reasoning"} Part */
-/** @typedef {"input.text" | "input.character" | "input.json" | "input.model" | "input.params" | "input.response_format" | "input.token_id" | "input.budget" | "template.role" | "template.content" | "template.order" | "template.message" | "template.reasoning" | "template.tool_calls" | "template.tools" | "template.options" | "template.refused" | "template.limit" | "format.gguf" | "format.safetensors" | "format.tokenizer_file" | "format.manifest" | "format.model_file" | "format.transcript" | "format.unsupported" | "asset.unreachable" | "asset.hash" | "asset.not_stored" | "device.insecure_context" | "device.no_webgpu" | "device.no_wasm" | "device.limit" | "device.lost" | "device.out_of_memory" | "device.self_test" | "device.bad_logits" | "device.worker" | "protocol.message" | "protocol.version" | "protocol.state" | "protocol.internal" | "cancelled"} Code */
+/** @typedef {"input.text" | "input.character" | "input.json" | "input.browser" | "input.model" | "input.params" | "input.response_format" | "input.token_id" | "input.budget" | "template.role" | "template.content" | "template.order" | "template.message" | "template.reasoning" | "template.tool_calls" | "template.tools" | "template.options" | "template.refused" | "template.limit" | "format.gguf" | "format.safetensors" | "format.tokenizer_file" | "format.manifest" | "format.model_file" | "format.transcript" | "format.unsupported" | "asset.unreachable" | "asset.hash" | "asset.not_stored" | "device.insecure_context" | "device.no_webgpu" | "device.no_wasm" | "device.limit" | "device.lost" | "device.out_of_memory" | "device.self_test" | "device.bad_logits" | "device.worker" | "browser.missing" | "browser.failed" | "browser.late" | "browser.script" | "protocol.message" | "protocol.version" | "protocol.state" | "protocol.internal" | "cancelled"} Code */
 /** @typedef {{role: string; content: Uint8Array<ArrayBuffer>; reasoning_content: Uint8Array<ArrayBuffer> | null; tool_calls: Uint8Array<ArrayBuffer> | null}} Turn */
 /** @typedef {{id: Uint8Array<ArrayBuffer>; relevance: number; content: Uint8Array<ArrayBuffer>}} Passage */
 /** @typedef {{low: string, high: string, whole: boolean, zero: boolean, above: boolean}} Range */
@@ -290,6 +290,11 @@ export const ERRORS = {
     "meaning": "The request is not valid JSON of the expected shape.",
     "remedy": "Correct the request."
   },
+  "input.browser": {
+    "class": "InputError",
+    "meaning": "No such browser is known, or its URL is not one.",
+    "remedy": "Use a name of the message's list, or name@URL."
+  },
   "input.model": {
     "class": "InputError",
     "meaning": "No such model is installed.",
@@ -460,6 +465,26 @@ export const ERRORS = {
     "meaning": "The worker died.",
     "remedy": "Reload the page; report a bug if it happens again."
   },
+  "browser.missing": {
+    "class": "BrowserError",
+    "meaning": "A browser to drive, or what drives it, is not installed.",
+    "remedy": "Install what the detail's `install` says, or leave the browser out."
+  },
+  "browser.failed": {
+    "class": "BrowserError",
+    "meaning": "A driven browser did not start, or ended by itself.",
+    "remedy": "Read the message; start it by hand to see more."
+  },
+  "browser.late": {
+    "class": "BrowserError",
+    "meaning": "A driven browser did not do something within its limit.",
+    "remedy": "Try again on an idle machine, or with a longer limit."
+  },
+  "browser.script": {
+    "class": "BrowserError",
+    "meaning": "A script failed in a driven page.",
+    "remedy": "Correct the script; the message is its own."
+  },
   "protocol.message": {
     "class": "ProtocolError",
     "meaning": "A message between page and worker is malformed.",
@@ -524,6 +549,7 @@ const ENUMS = {
     "input.text",
     "input.character",
     "input.json",
+    "input.browser",
     "input.model",
     "input.params",
     "input.response_format",
@@ -558,6 +584,10 @@ const ENUMS = {
     "device.self_test",
     "device.bad_logits",
     "device.worker",
+    "browser.missing",
+    "browser.failed",
+    "browser.late",
+    "browser.script",
     "protocol.message",
     "protocol.version",
     "protocol.state",
@@ -772,12 +802,14 @@ export class FormatError extends Slm2Error {}
 export class AssetError extends Slm2Error {}
 /** device.*: The machine cannot do it. */
 export class DeviceError extends Slm2Error {}
+/** browser.*: A browser that is driven by a program can't be had, fails or is late. */
+export class BrowserError extends Slm2Error {}
 /** protocol.*: The page's and the worker's side disagree. */
 export class ProtocolError extends Slm2Error {}
 /** cancelled: Somebody asked to stop. */
 export class Cancelled extends Slm2Error {}
 /** @type {Record<string, typeof Slm2Error>} */
-const CLASSES = { InputError, FormatError, AssetError, DeviceError, ProtocolError, Cancelled };
+const CLASSES = { InputError, FormatError, AssetError, DeviceError, BrowserError, ProtocolError, Cancelled };
 
 /** The error with this code, in its class. @param {string} code @param {string} message
  * @param {Record<string, any>} [detail] @returns {Slm2Error} */

@@ -38,6 +38,9 @@ let engine = null;
 /** @type {Int32Array | null} */
 let control = null;
 let cancelledId = 0;
+/** Held open as long as this worker lives: a private window of WebKit forgets what a cache holds that nobody has
+ * open, and the loader is ended. @type {Set<Cache>} */
+const held = new Set();
 let lastId = 0;
 /** Tells the page that it may end this worker. It must not end itself: Chromium is then in no hurry. */
 let letGo = () => {};
@@ -98,6 +101,7 @@ async function receive(data) {
       case "dispose":
         state = "closed";
         engine?.dispose();
+        held.clear();
         letGo();
     }
   } catch (error) {
@@ -122,6 +126,7 @@ async function load({ site: pageSite, root: rootUrl, executor, max_seq_len: maxS
   const loading = booted.engine.load(files, executor, maxSeqLen, tellProgress);
   const info = unwrap(await loading);
   engine = booted.engine;
+  await holdCaches().catch(() => {}); // who gives none has none to forget
   await checkNothingChanged(root, pageSite);
   info.site = pageSite;
   info.timings = {
@@ -134,6 +139,10 @@ async function load({ site: pageSite, root: rootUrl, executor, max_seq_len: maxS
   info.memory.weights_shared = memory !== null;
   state = "ready";
   tellPage({ type: "ready", info });
+}
+
+async function holdCaches() {
+  for (const name of await caches.keys()) if (name.startsWith("slm2-models")) held.add(await caches.open(name));
 }
 
 /** Throws `protocol.version` if the site was replaced while its files were fetched. No answer is no difference.

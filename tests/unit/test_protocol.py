@@ -316,6 +316,7 @@ def test_every_code_has_its_class_on_the_page() -> None:
         "format": "FormatError",
         "asset": "AssetError",
         "device": "DeviceError",
+        "browser": "BrowserError",
         "protocol": "ProtocolError",
         "cancelled": "Cancelled",
     }

@@ -9,10 +9,10 @@ import re
 import zipfile
 from pathlib import Path
 
-# The command line, the compilers, the benches and the wasm modules, which the page fetches itself; executors
-# outside a browser; the command's entry point.
+# The command line, the compilers, the benches, the drivers of browsers, and the wasm modules, which the page
+# fetches itself; executors outside a browser; the command's entry point.
 NOT_IN_BROWSER = re.compile(
-    r"slm2_web/(?:bench|cli|compile|wasm)(?:\.py$|/)"
+    r"slm2_web/(?:bench|browsers|cli|compile|wasm)(?:\.py$|/)"
     r"|slm2_web/.*/native[^/]*\.py$"
     r"|[^/]+\.dist-info/entry_points\.txt$"
 )
