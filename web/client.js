@@ -482,8 +482,7 @@ class Crew {
     try {
       const worker = new Worker(url, { type: "module", name });
       this.#workers.push(worker);
-      const spoke = new Promise((resolve) => worker.addEventListener("message", resolve, { once: true }));
-      return { worker, gone: spoke.then(() => end(name)) };
+      return { worker, gone: end(worker, name) };
     } catch (error) {
       throw new DeviceError("device.worker", `${what}: ${error}`, { url: url.href });
     }
