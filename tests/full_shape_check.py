@@ -3,8 +3,12 @@
     PYTHONPATH=py:tests python tests/tiny_safetensors.py SRC --pack build/models/qwen3-full --tokenizer FILE
     PYTHONPATH=py:tests python tests/full_shape_check.py build/models/qwen3-full
 
-Prints JSON. `renderer_*_bytes` are resident bytes of the page's process: the page, its workers, their heaps
-and memories. `non_weight_*_bytes` is what loading and the replies added to them, less the weights.
+Prints JSON. `counted_loaded_bytes` is what the workers have by their own count, less weights and cache:
+Python's heap, JavaScript's heaps, the tokenizer's file and the room that the forward pass reserves, whether
+it was written to or not; the cache takes `cache_bytes_per_position` for each that was used.
+`renderer_*_bytes` are resident bytes of the page's process: the page, its workers, their heaps, memories and
+compiled code.
+`non_weight_*_bytes` is what loading and the replies added to them, less the weights.
 """
 
 from __future__ import annotations
@@ -20,13 +24,15 @@ from playwright.sync_api import sync_playwright
 
 from e2e.conftest import ROOT, WEBGPU, launch, link
 from e2e.guest import open_guest
-from e2e.memory import renderer_bytes
+from e2e.memory import renderer_bytes, worker_heap_bytes
 from slm2_web.compile.assets import Fetcher
 from slm2_web.compile.serve import start
 from slm2_web.compile.site import build_site
 
 # What has been freed goes back to the system within this time.
 SETTLE_MS = 5000
+# Of `slm.info.memory`, what the worker has beside weights and cache.
+COUNTED = ("python_heap_bytes", "tokenizer_bytes", "device_work_bytes")
 ASK = """async ([text, max_tokens]) => {
   const chat = slm.chat([{ role: "user", content: text }], { temperature: 0, max_tokens });
   return (await chat.result).stats;
@@ -70,18 +76,23 @@ def measure(browser: Any, url: str, options: argparse.Namespace) -> dict[str, An
         {"model": options.model.name, "executor": options.executor, "max_seq_len": options.max_seq_len},
     )
     loaded = resident()
+    heaps = worker_heap_bytes(page)
     short = page.evaluate(ASK, ["What is the capital of France?", 16])
     replied = resident()
     long = page.evaluate(ASK, ["word " * options.long, 8])
     at_end = resident()
-    weights = info["memory"]["weights_bytes"]
+    memory = info["memory"]
+    weights = memory["weights_bytes"]
     page.evaluate("() => slm.dispose()")
     return {
         "executor": info["executor"],
         "adapter": info["adapter"],
         "max_seq_len": info["max_seq_len"],
         "timings": info["timings"],
-        "memory": info["memory"],
+        "memory": memory,
+        "worker_heap_bytes": heaps,
+        "counted_loaded_bytes": sum(heaps.values()) + sum(memory[key] for key in COUNTED),
+        "cache_bytes_per_position": memory["device_cache_bytes"] // info["max_seq_len"],
         "short": speed(short),
         "long": speed(long),
         "renderer_before_bytes": before,

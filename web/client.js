@@ -500,8 +500,7 @@ class Crew {
       };
       this.#workers.push({ worker, started });
       for (const type of ["message", "error"]) worker.addEventListener(type, started, { once: true });
-      const spoke = new Promise((resolve) => worker.addEventListener("message", resolve, { once: true }));
-      return { worker, gone: spoke.then(() => end(name)) };
+      return { worker, gone: end(worker, name) };
     } catch (error) {
       starting.delete(url.href);
       throw new DeviceError("device.worker", `${what}: ${error}`, { url: url.href });

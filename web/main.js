@@ -6,7 +6,8 @@
 //       error <-------+
 //
 // A message sent while the model loads waits for it. A turn (turn.js) is one question and its reply; it is
-// part of the conversation when the reply has text, and marked as dropped when it failed or was stopped first.
+// part of the conversation when the reply has text, a call or a thought, and marked as dropped when it failed or was
+// stopped first.
 
 import { SLM2, Slm2Error } from "./client.js";
 import { ContextMeter } from "./context.js";

@@ -21,7 +21,7 @@ import { decode } from "./text.js";
  *   tool_calls?: FunctionCall[]}} AssistantMessage */
 /** @typedef {{token: string, bytes: number[], logprob: number}} TokenLogprob */
 /** @typedef {{content: (TokenLogprob & {top_logprobs: TokenLogprob[]})[], refusal: null}} ChoiceLogprobs */
-/** @typedef {"stop" | "length" | "tool_calls" | "invalid_utf8"} FinishReason */
+/** @typedef {"stop" | "length" | "tool_calls" | "invalid_utf8" | "dead_end"} FinishReason */
 /** @typedef {{prompt_tokens: number, completion_tokens: number, total_tokens: number,
  *   prompt_tokens_details: {cached_tokens: number}}} Usage */
 /** What of a choice is known only when it has ended. `malformed_tool_calls` is ours.
@@ -59,6 +59,7 @@ const FINISH_REASONS = {
   max_tokens: "length",
   context_full: "length",
   invalid_utf8: "invalid_utf8",
+  dead_end: "dead_end",
 };
 // Options of `slm.chat` that mean here what they mean there; the others have another name or type, or no place.
 const SAME = OPTIONS.filter((name) => !["logprobs", "continue_from", "continue_ids"].includes(name));

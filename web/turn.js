@@ -19,6 +19,7 @@ const ENDINGS = {
   context_full: "cut: the context is full",
   cancelled: "stopped",
   invalid_utf8: "ended: the model wrote bytes that are no text",
+  dead_end: "ended: no id that may come next is left",
 };
 
 // Of these a reply can go on from its ids.
@@ -69,6 +70,7 @@ export class Turn {
   get spoken() {
     const called = this.calls.map((call) => ("name" in call ? `Calls ${call.name}.` : "A call that is none."));
     const said = [this.answer ?? "", ...called].filter(Boolean).join(" ");
+    if (!said && this.answer !== null) return "The reply ended while the model was thinking.";
     return said || "The reply has no text; it is not part of the conversation.";
   }
 
@@ -77,7 +79,8 @@ export class Turn {
    * @param {{thinking?: boolean, tools?: boolean}} template @returns {Message[]} */
   messages({ thinking, tools }) {
     if (this.answer === null) return [];
-    if (this.answer === "" && this.calls.length > 0 && !tools) return [];
+    const has = { answer: this.answer !== "", calls: this.calls.length > 0 && tools, thought: this.thought && thinking };
+    if (!has.answer && !has.calls && !has.thought) return [];
     const thought = this.thought === null || !thinking ? {} : { reasoning_content: this.thought };
     const calls = this.calls.length === 0 || !tools ? {} : { tool_calls: this.calls };
     return [
@@ -150,7 +153,7 @@ export class Turn {
     return run?.ledger ? { ledger: run.ledger, messages: run.request.messages } : null;
   }
 
-  /** The reply has ended. One that says nothing and calls nothing doesn't count. @param {Answered["result"]} result */
+  /** The reply has ended. One without a text, a call and a thought doesn't count. @param {Answered["result"]} result */
   end({ reason, text, reasoning_content: thought, tool_calls, transcript }) {
     const run = JSON.parse(transcript);
     const nTokens = nTokensOf(run);
@@ -165,7 +168,8 @@ export class Turn {
     this.#text.data = text;
     this.#calls.replaceChildren(...tool_calls.map(callView));
     this.calls = tool_calls.filter((call) => "name" in call);
-    if (text === "" && this.calls.length === 0) {
+    const isThoughtAlone = text === "" && this.calls.length === 0;
+    if (isThoughtAlone && !thought) {
       this.drop(`${ENDINGS[reason] ?? "ended"} before the first word`);
       this.#meta.append(...cut);
       return;
@@ -176,6 +180,7 @@ export class Turn {
     const { temperature, seed } = run.request.params;
     const parts = [figures(nTokens, rate), temperature === 0 ? "greedy" : `seed ${seed}`];
     if (ENDINGS[reason]) parts.push(ENDINGS[reason]);
+    if (isThoughtAlone) parts.push("interrupted while thinking");
     this.#meta.replaceChildren(
       ...parts.map((part) => make("span", {}, part)),
       drawing(run.sha256),

@@ -4,7 +4,7 @@
 /** @typedef {"auto" | "webgpu" | "wasm" | "reference"} Executor */
 /** @typedef {"runtime" | "numpy" | "package" | "weights" | "self_test" | "upload" | "compile" | "ready"} Stage */
 /** @typedef {"bytes" | "steps"} Unit */
-/** @typedef {"stop_token" | "stop_string" | "max_tokens" | "context_full" | "cancelled" | "invalid_utf8"} Reason */
+/** @typedef {"stop_token" | "stop_string" | "max_tokens" | "context_full" | "cancelled" | "invalid_utf8" | "dead_end"} Reason */
 /** @typedef {"text" | "reasoning"} Part */
 /** @typedef {"input.text" | "input.character" | "input.json" | "input.browser" | "input.model" | "input.params" | "input.response_format" | "input.token_id" | "input.budget" | "template.role" | "template.content" | "template.order" | "template.message" | "template.reasoning" | "template.tool_calls" | "template.tools" | "template.options" | "template.refused" | "template.limit" | "format.gguf" | "format.safetensors" | "format.tokenizer_file" | "format.manifest" | "format.model_file" | "format.transcript" | "format.unsupported" | "asset.unreachable" | "asset.hash" | "asset.not_stored" | "device.insecure_context" | "device.no_webgpu" | "device.no_wasm" | "device.limit" | "device.lost" | "device.out_of_memory" | "device.self_test" | "device.bad_logits" | "device.worker" | "browser.missing" | "browser.failed" | "browser.late" | "browser.script" | "protocol.message" | "protocol.version" | "protocol.state" | "protocol.internal" | "cancelled"} Code */
 /** @typedef {{role: string; content: Uint8Array<ArrayBuffer>; reasoning_content: Uint8Array<ArrayBuffer> | null; tool_calls: Uint8Array<ArrayBuffer> | null}} Turn */
@@ -152,7 +152,8 @@ export const REASONS = [
   "max_tokens",
   "context_full",
   "cancelled",
-  "invalid_utf8"
+  "invalid_utf8",
+  "dead_end"
 ];
 /** @type {readonly Executor[]} */
 export const EXECUTORS = [
@@ -539,7 +540,8 @@ const ENUMS = {
     "max_tokens",
     "context_full",
     "cancelled",
-    "invalid_utf8"
+    "invalid_utf8",
+    "dead_end"
   ],
   "part": [
     "text",

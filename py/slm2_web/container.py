@@ -12,6 +12,9 @@
 All numbers are little-endian. The layout has one form only: a section begins at the first multiple of its
 alignment after what precedes it, the bytes between are zero, and the file ends with its last section. So
 sections can neither overlap nor leave room for anything unread, and a reader can use them in place.
+
+`read` takes a file in this memory. `open_remote` takes one that lies in another, of which it copies the
+table and nothing else; what a section holds is copied when it is asked for, a part at a time.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
 from slm2_web.errors import FormatError
 
@@ -32,6 +37,43 @@ _HEAD = struct.Struct("<8sIIQ")
 _ENTRY = struct.Struct("<4sIQQ")
 _DIGEST_BYTES = 32
 _TABLE_AT = _HEAD.size + _DIGEST_BYTES
+
+
+class Source(Protocol):
+    """A file that lies elsewhere."""
+
+    def __len__(self) -> int:
+        """Its size in bytes."""
+
+    def read(self, start: int, end: int) -> bytes:
+        """A copy of its bytes [start, end), which are in it."""
+
+
+class Section(Protocol):
+    """What one section holds. A memoryview is one, too."""
+
+    def __len__(self) -> int:
+        """Its size in bytes."""
+
+    def __getitem__(self, part: slice, /) -> memoryview:
+        """A part of it, of step 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSection:
+    """Bytes [start, end) of a file that lies elsewhere. A part of it is copied each time it is asked for."""
+
+    source: Source
+    start: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    def __getitem__(self, part: slice, /) -> memoryview:
+        start, stop, step = part.indices(len(self))
+        assert step == 1, part
+        return memoryview(self.source.read(self.start + start, self.start + max(start, stop)))
 
 
 def write(sections: Mapping[str, bytes], *, alignment: int = ALIGNMENT_BYTES) -> bytes:
@@ -61,25 +103,53 @@ def read(data: bytes | memoryview, *, alignment: int | None = None) -> dict[str,
     Raises: FormatError `format.tokenizer_file` with the place, what was found and what is allowed.
     """
     view = memoryview(data).toreadonly().cast("B")
-    if not _TABLE_AT <= len(view) <= MAX_BYTES:
-        raise damaged("file", f"{len(view)} bytes", f"{_TABLE_AT} to {MAX_BYTES}")
-    magic, version, count, total = _HEAD.unpack_from(view, 0)
+    count = _check_head(view[: _HEAD.size], len(view))
+    digest = bytes(view[_HEAD.size : _TABLE_AT])
+    if digest != _digest(view[: _HEAD.size], view[_TABLE_AT:]):
+        raise damaged("sha256", digest.hex(), "the sha256 of the content")
+    places = _places(view, count, alignment)
+    return {tag: view[start:end] for tag, (start, end) in places.items()}
+
+
+def open_remote(source: Source, *, alignment: int | None = None) -> dict[str, RemoteSection]:
+    """The sections of a packed file that lies elsewhere, by tag. `alignment`: see `read`.
+
+    The recorded sha256 is not compared, as that would take the whole file: whoever got the file has to have
+    compared that of a manifest.
+
+    Raises: FormatError `format.tokenizer_file` with the place, what was found and what is allowed.
+    """
+    size = len(source)
+    count = _check_head(source.read(0, min(_HEAD.size, size)), size)
+    places = _places(RemoteSection(source, 0, size), count, alignment)
+    return {tag: RemoteSection(source, start, end) for tag, (start, end) in places.items()}
+
+
+def _check_head(head: bytes | memoryview, n_bytes: int) -> int:
+    """The number of sections of a file of `n_bytes`. Raises: FormatError."""
+    if not _TABLE_AT <= n_bytes <= MAX_BYTES:
+        raise damaged("file", f"{n_bytes} bytes", f"{_TABLE_AT} to {MAX_BYTES}")
+    magic, version, count, total = _HEAD.unpack(head)
     if magic != MAGIC:
         raise damaged("magic", repr(magic), repr(MAGIC))
     if version != VERSION:
         raise damaged("version", str(version), str(VERSION))
     if count > MAX_SECTIONS:
         raise damaged("number of sections", str(count), f"at most {MAX_SECTIONS}")
-    if total != len(view):
-        raise damaged("size", f"{total} recorded", f"{len(view)}, the size of the file")
-    digest = bytes(view[_HEAD.size : _TABLE_AT])
-    if digest != _digest(view[: _HEAD.size], view[_TABLE_AT:]):
-        raise damaged("sha256", digest.hex(), "the sha256 of the content")
+    if total != n_bytes:
+        raise damaged("size", f"{total} recorded", f"{n_bytes}, the size of the file")
+    assert isinstance(count, int)
+    return count
+
+
+def _places(file: Section, count: int, alignment: int | None) -> dict[str, tuple[int, int]]:
+    """(start, end) of each section by tag. Raises: FormatError."""
+    total = len(file)
     end = _TABLE_AT + _ENTRY.size * count
     if end > total:
         raise damaged("table", f"{count} entries", f"what fits into {total} bytes")
-    sections: dict[str, memoryview] = {}
-    for tag_bytes, aligned, offset, size in _ENTRY.iter_unpack(view[_TABLE_AT:end]):
+    places: dict[str, tuple[int, int]] = {}
+    for tag_bytes, aligned, offset, size in _ENTRY.iter_unpack(file[_TABLE_AT:end]):
         place = f"section {tag_bytes!r}"
         if not tag_bytes.isalnum() or not tag_bytes.isascii():
             raise damaged(place, "its tag", "4 ASCII letters or digits")
@@ -88,16 +158,16 @@ def read(data: bytes | memoryview, *, alignment: int | None = None) -> dict[str,
         start = end + -end % aligned
         if offset != start or size > total - start:
             raise damaged(place, f"{size} bytes at {offset}", f"at {start}, within {total} bytes")
-        if any(view[end:start]):
+        if any(file[end:start]):
             raise damaged(place, "padding that is not zero", "zero bytes")
         tag = tag_bytes.decode("ascii")
-        if tag in sections:
+        if tag in places:
             raise damaged(place, "a second time", "each section once")
         end = start + size
-        sections[tag] = view[start:end]
+        places[tag] = (start, end)
     if end != total:
         raise damaged("file", f"{total - end} bytes after the last section", "none")
-    return sections
+    return places
 
 
 def damaged(place: str, found: str, allowed: str) -> FormatError:

@@ -85,6 +85,15 @@ class Guide:
                 mask[[i for i, n in zip(self._line_feeds, self._sizes, strict=True) if n <= room]] = True
         return mask
 
+    def needed(self, banned_ids: Collection[int]) -> str:
+        """What of `banned_ids` this reply can't do without, in words; "" where nothing is known to be."""
+        thought = self._thought
+        if self._max_reasoning_tokens is not None and thought is not None and thought.end in banned_ids:
+            return f"{thought.end}, which ends a thought that max_reasoning_tokens bounds"
+        if self._constraint is not None and set(self._eos_ids) <= set(banned_ids):
+            return "every id that ends a reply, which response_format asks for"
+        return ""
+
     def take(self, token_id: int) -> None:
         """The next id, before `reply` has read it."""
         reply, thought = self._reply, self._thought

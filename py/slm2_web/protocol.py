@@ -56,7 +56,15 @@ Channel = Literal[
 STAGES: Final = ("runtime", "numpy", "package", "weights", "self_test", "upload", "compile", "ready")
 
 # Why a reply ended.
-REASONS: Final = ("stop_token", "stop_string", "max_tokens", "context_full", "cancelled", "invalid_utf8")
+REASONS: Final = (
+    "stop_token",
+    "stop_string",
+    "max_tokens",
+    "context_full",
+    "cancelled",
+    "invalid_utf8",
+    "dead_end",
+)
 
 # Words of the shared Int32Array `control`: name -> (index, meaning).
 CONTROL_WORDS: Final[Mapping[str, tuple[int, str]]] = {

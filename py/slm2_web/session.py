@@ -39,13 +39,15 @@ from slm2_web.guide import Guide
 from slm2_web.reply import Call, Delta, Markers, Reply
 from slm2_web.sampling2.logprobs import Logprobs, log_probabilities
 from slm2_web.sampling2.params import SamplingParams
-from slm2_web.sampling2.sampler import sample
+from slm2_web.sampling2.sampler import is_any_left, sample
 from slm2_web.strictjson import show
 
 # Executors that a reply may lose and still go on.
 MAX_LOSSES = 4
 
-Reason = Literal["stop_token", "stop_string", "max_tokens", "context_full", "cancelled", "invalid_utf8"]
+Reason = Literal[
+    "stop_token", "stop_string", "max_tokens", "context_full", "cancelled", "invalid_utf8", "dead_end"
+]
 
 
 class Vocabulary(Protocol):
@@ -143,6 +145,7 @@ class Done:
         stop_string   {"stop"}: the string
         invalid_utf8  {"offset", "bytes_hex"}: where in the bytes of the text, the template's line feeds
                       counted, and all of them from there; with {"part": "reasoning"} when the text is that
+        dead_end      {}: of the ids that the form of the reply allows next, `banned_ids` leave none
         any           {"partial_hex"}: the beginning of a character that never came; `text` ends before it
         any           {"invalid": [{"offset", "bytes_hex"}]}: what was no UTF-8, where that doesn't end it
         any           {"reasoning_partial_hex", "reasoning_invalid"}: the same of `reasoning`
@@ -233,6 +236,7 @@ class Session:
         )
         guide = self._guide(reply, prompt, params)
         continued = self._continue(reply, guide, continued_ids)
+        self._check_banned(params, guide)
         turn = self._turn = object()
         # What the reply holds, and how much of it was there before.
         written, n_continued = list(continued_ids), len(continued_ids)
@@ -281,7 +285,11 @@ class Session:
             if not digests:
                 start, kernel_ms = time.perf_counter(), 0.0
             n_tokens = self._tokenizer.n_tokens
-            drawn = sample(logits, prompt, written, params, n_tokens, allowed=guide.allowed())
+            allowed = guide.allowed()
+            if not is_any_left(n_tokens, params.banned_ids, allowed):
+                reason = "dead_end"
+                break
+            drawn = sample(logits, prompt, written, params, n_tokens, allowed=allowed)
             token_id = drawn.id
             guide.take(token_id)
             digests.append(digest(logits))
@@ -346,6 +354,22 @@ class Session:
             tokens=self._tokens if language else None,
             max_reasoning_tokens=params.max_reasoning_tokens,
         )
+
+    def _check_banned(self, params: SamplingParams, guide: Guide) -> None:
+        """Raises: InputError `input.params` for banned ids that the reply is known to need."""
+        found = guide.needed(params.banned_ids)
+        if not found and not is_any_left(self._tokenizer.n_tokens, params.banned_ids, guide.allowed()):
+            found = "every id that may come next"
+        if found:
+            raise InputError(
+                "input.params",
+                f"params.banned_ids: found {found}; allowed: ids that the reply can do without",
+                {
+                    "place": "params.banned_ids",
+                    "found": found,
+                    "allowed": "ids that the reply can do without",
+                },
+            )
 
     def _continue(self, reply: Reply, guide: Guide, ids: Sequence[int]) -> list[Delta]:
         """Read what was written before. Raises: InputError `input.params` for what no such reply holds."""

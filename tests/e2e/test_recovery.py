@@ -213,6 +213,36 @@ def test_engine_that_ends_without_a_word_is_noticed(chromium: Browser, tiny_url:
     page.context.close()
 
 
+@pytest.mark.parametrize("script", ["worker", "loader"])
+def test_a_worker_that_ends_before_its_first_word_is_noticed(
+    chromium: Browser, tiny_url: str, script: str
+) -> None:
+    """By its silence, for which the page has a limit; the clock is the test's."""
+    page = open_guest(chromium, tiny_url)
+    page.clock.install()
+    page.context.route(
+        f"**/worker/{script}.js",
+        lambda route: route.fulfill(response=route.fetch(), body="close();"),
+    )
+    page.evaluate(
+        """() => {
+          globalThis.ended = null;
+          client.SLM2.load({ model: "tiny" }).then(
+            () => (ended = "loaded"), (error) => (ended = `${error.code} ${error.message}`));
+        }"""
+    )
+    page.wait_for_timeout(1000)
+    page.clock.fast_forward(40_000)
+    page.wait_for_timeout(500)
+    assert page.evaluate("ended") is None
+    page.clock.fast_forward(21_000)
+    page.wait_for_function("ended !== null")
+    assert page.evaluate("ended").startswith("device.worker")
+    wait_for_no_workers(page)
+    assert page.evaluate("loose") == []
+    page.context.close()
+
+
 @pytest.mark.parametrize(
     ("executor", "harm"),
     [

@@ -101,6 +101,34 @@ def test_the_next_prompt_keeps_the_thought_only_when_it_is_told_to(chat: ChatPag
     assert run["prompt_ids"][-4:] == [THINK, 271, THINK_END, 271], "the thought is there, and empty"
 
 
+def test_a_reply_that_ends_in_its_thought_stays_in_the_conversation(chat: ChatPage) -> None:
+    """Shown as interrupted, kept over a reload, and in the next request."""
+    page = chat.page
+    page.get_by_role("button", name="New chat").click()
+    choose(chat, "enable_thinking", "")
+    run = chat.set(**{name: str(value) for name, value in {**PARAMS, "max_tokens": 2}.items()}).reply(HELLO)
+    assert (run["reason"], run["text"]) == ("max_tokens", "")
+    thought = run["reasoning"]
+    assert thought
+    assert THOUGHT.startswith(thought)
+    for _ in ("at once", "after a reload"):
+        expect(page.locator(".turn .meta")).to_contain_text("interrupted while thinking")
+        expect(page.locator(".turn.dropped")).to_have_count(0)
+        expect(page.get_by_role("button", name="Continue")).to_be_visible()
+        assert page.locator(".thought p").text_content() == thought
+        page.screenshot(path=SHOTS / "thought-interrupted.png")
+        page.reload()
+        chat.wait("ready")
+    again = chat.set(max_tokens="3").reply("Again?")
+    assert [(m["role"], m["content"]) for m in again["request"]["messages"]] == [
+        ("user", HELLO),
+        ("assistant", ""),
+        ("user", "Again?"),
+    ]
+    assert again["request"]["messages"][1]["reasoning_content"] == thought
+    page.get_by_role("button", name="New chat").click()
+
+
 def answer_again(chat: ChatPage) -> dict[str, Any]:
     chat.page.get_by_role("button", name="Answer again").click()
     return chat.wait("ready").transcript()

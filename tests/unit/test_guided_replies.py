@@ -17,11 +17,13 @@ import pytest
 from numpy.typing import NDArray
 
 from slm2_web import transcript
+from slm2_web.errors import InputError
 from slm2_web.forward2.reference import ReferenceExecutor
 from slm2_web.packed import PackedModel
 from slm2_web.reply import Markers
 from slm2_web.request import Request, parse_request, prompt_of
 from slm2_web.sampling2.params import parse_params
+from slm2_web.sampling2.sampler import is_any_left
 from slm2_web.session import Done, Session, Token
 from slm2_web.template2.machine import template_for
 from slm2_web.tokenizer2.runs import Trusted
@@ -165,6 +167,65 @@ def test_the_ids_of_a_thought_before_the_bound_are_those_without_it(thinker: Thi
         assert done.logit_digests[: at + 1] == free.logit_digests[: at + 1]
         closed += 1
     assert closed >= 2
+
+
+ONE_OF_TWO = {"type": "json_schema", "json_schema": {"schema": {"enum": ["wide", "deep"]}}}
+
+
+@pytest.mark.parametrize("case", ["end of a thought", "ends", "first ids"])
+def test_banned_ids_that_are_known_to_be_needed_are_refused_before_the_reply(
+    thinker: Thinker, case: str
+) -> None:
+    cases: dict[str, dict[str, Any]] = {
+        "end of a thought": {"max_reasoning_tokens": 3, "banned_ids": [CLOSE]},
+        "ends": {"response_format": ONE_OF_TWO, "banned_ids": sorted(thinker.packed.manifest.eos_ids)},
+        "first ids": {
+            "response_format": ONE_OF_TWO,
+            "banned_ids": [OPEN, *ids_that_begin(thinker, b'"wide"', b'"deep"')],
+        },
+    }
+    with pytest.raises(InputError) as caught:
+        thinker.ask({}, **cases[case])
+    assert caught.value.code == "input.params"
+    assert caught.value.detail["place"] == "params.banned_ids"
+
+
+def test_whether_an_id_is_left() -> None:
+    assert not is_any_left(5, range(5), None)
+    assert is_any_left(5, [0, 1, 2, 4, 7], None)
+    assert not is_any_left(3, [1, 1, 9], np.array([False, True, False]))
+    assert is_any_left(3, [1, 1, 9], np.array([False, True, True]))
+
+
+def ids_that_begin(thinker: Thinker, *texts: bytes) -> list[int]:
+    """Every id whose token is the beginning of one of the texts."""
+    found = []
+    for token_id in range(thinker.tokenizer.n_tokens):
+        try:
+            data = thinker.tokenizer.token_bytes(token_id)
+        except InputError:
+            continue  # an id without a token
+        if any(text.startswith(data) for text in texts):
+            found.append(token_id)
+    return found
+
+
+def test_a_reply_that_runs_into_banned_ids_ends_there(thinker: Thinker) -> None:
+    """The opening quote may come, and nothing after it. Replays, like any other reply."""
+    (quote,) = thinker.tokenizer.encode([Trusted(b'"')])
+    banned = ids_that_begin(thinker, b"wide", b"deep", b'"')
+    banned += [i for i in ids_that_begin(thinker, b'"wide', b'"deep') if i != quote]
+    banned = [i for i in banned if i != quote]
+    raw: dict[str, Any] = {"response_format": ONE_OF_TWO, "banned_ids": banned}
+    recorded, done = thinker.ask({}, script=[quote], **raw)
+    assert (done.reason, done.text, done.generated_ids) == ("dead_end", b'"', (quote,))
+    assert len(done.logit_digests) == 1
+    assert recorded.reason == "dead_end"
+
+
+def test_a_bound_without_thoughts_needs_no_end_of_one(thinker: Thinker) -> None:
+    _, done = thinker.ask({}, banned_ids=[CLOSE], max_tokens=4)
+    assert done.reason == "max_tokens"
 
 
 def test_a_thought_may_be_continued_within_its_bound(thinker: Thinker) -> None:

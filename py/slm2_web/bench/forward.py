@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -24,14 +23,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from slm2_web.bench.browser import BROWSERS, Browser, NoBrowser, Tab, started
-from slm2_web.bench.layout import Places, lay_out_all, serving
-from slm2_web.bench.machine import machine_facts, python_version
-from slm2_web.bench.peers import peer_versions
+from slm2_web.bench.layout import Places, serving
 from slm2_web.bench.prompts import Prompt, prompts_of
 from slm2_web.bench.report import Figure, Report, Target
+from slm2_web.bench.setup import set_up
 from slm2_web.compile.assets import Fetcher
 from slm2_web.manifest import Manifest
-from slm2_web.packed import PackedModel
 from slm2_web.tokenizer2.tokenizer import Tokenizer
 
 NAME: Final = "forward"
@@ -132,49 +129,29 @@ def bench(
 
     Raises: SiteError, AssetError, FormatError.
     """
-    machine = machine_facts()
-    model = PackedModel.open(model_folder)
-    manifest = model.manifest
-    tokenizer = Tokenizer.from_bytes(model.tokenizer_bytes)
-    prompts = prompts_of(manifest, tokenizer, options.lengths)
-    versions = {"model": f"{manifest.title}, sha256 {manifest.source.sha256}", "Python": python_version()}
     groups = [_group(browser, executor) for browser in options.browsers for executor in options.executors]
-    with tempfile.TemporaryDirectory(dir=_build_folder(root)) as name:
-        places = lay_out_all(Path(name), root, model_folder, fetcher, has_peers=options.has_peers, say=say)
+    with set_up(model_folder, root, fetcher, has_peers=options.has_peers, say=say) as setup:
+        manifest = setup.manifest
+        tokenizer = Tokenizer.from_bytes(setup.tokenizer_bytes)
+        prompts = prompts_of(manifest, tokenizer, options.lengths)
         for group in groups:
             try:
                 with started(group.browser) as browser:
-                    versions[browser.title] = browser.version
-                    _measure(group, browser, places, manifest, prompts, options, say)
+                    setup.versions[browser.title] = browser.version
+                    _measure(group, browser, setup.places, manifest, prompts, options, say)
             except NoBrowser as error:
                 group.problem = str(error)
                 say(f"{group.where}: {error}")
-    for key, asset in (
-        ("wllama", "wllama"),
-        ("transformers", "transformers"),
-        ("transformers", "onnxruntime-web"),
-    ):
-        if key not in places.missing:
-            versions[asset] = peer_versions()[asset]
     figures = list(_figures(groups, prompts))
-    return Report(
-        bench=NAME,
-        title=f"Forward pass of {manifest.title}",
+    return setup.report(
+        NAME,
+        "Forward pass of",
         command=command,
-        machine={**machine, "load_after": machine_facts().get("load_before", 0.0)},
-        versions=versions,
         measures=MEASURES,
         inputs={prompt.name: prompt.facts() for prompt in prompts},
         figures=figures,
         targets=() if options.is_quick else _targets(groups, figures, prompts),
     )
-
-
-def _build_folder(root: Path) -> Path:
-    """Beside the site, so that files can be linked rather than copied."""
-    folder = root / "build"
-    folder.mkdir(exist_ok=True)
-    return folder
 
 
 def _group(browser: str, executor: str) -> _Group:

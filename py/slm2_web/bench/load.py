@@ -23,12 +23,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from slm2_web.bench.browser import BROWSERS, KEEPS_PROFILE, Browser, NoBrowser, started
-from slm2_web.bench.layout import Counter, lay_out_all, serving
-from slm2_web.bench.machine import machine_facts, python_version
-from slm2_web.bench.peers import peer_versions
+from slm2_web.bench.layout import Counter, serving
 from slm2_web.bench.report import Figure, Report
+from slm2_web.bench.setup import set_up
 from slm2_web.compile.assets import Fetcher
-from slm2_web.packed import PackedModel
 
 NAME: Final = "load"
 MEASURES: Final[Mapping[str, str]] = {
@@ -80,12 +78,9 @@ def bench(
 
     Raises: SiteError, AssetError, FormatError.
     """
-    machine = machine_facts()
-    manifest = PackedModel.open(model_folder).manifest
-    versions = {"model": f"{manifest.title}, sha256 {manifest.source.sha256}", "Python": python_version()}
     answers: Answers = {}
-    with tempfile.TemporaryDirectory(dir=root / "build") as name:
-        places = lay_out_all(Path(name), root, model_folder, fetcher, has_peers=options.has_peers, say=say)
+    with set_up(model_folder, root, fetcher, has_peers=options.has_peers, say=say) as setup:
+        places, versions, name = setup.places, setup.versions, setup.manifest.name
         with (
             serving(places.ours, is_ours=True) as ours,
             serving(places.peers, is_ours=False) as peers,
@@ -98,18 +93,13 @@ def bench(
                             visits = [{"error": places.missing[key]}] * len(VISITS)
                         else:
                             place = ours if subject in (_PAGE, _OURS) else peers
-                            visits = _visits(browser, subject, place, manifest.name, options, versions)
+                            visits = _visits(browser, subject, place, name, options, versions)
                         for visit, answer in zip(VISITS, visits, strict=True):
                             answers.setdefault((browser, subject, visit), []).append(answer)
-    for peer in ("wllama", "transformers", "onnxruntime-web"):
-        if options.has_peers:
-            versions[peer] = peer_versions()[peer]
-    return Report(
-        bench=NAME,
-        title=f"Loading {manifest.title}",
+    return setup.report(
+        NAME,
+        "Loading",
         command=command,
-        machine={**machine, "load_after": machine_facts().get("load_before", 0.0)},
-        versions=versions,
         measures=MEASURES,
         inputs={},
         figures=list(_figures(answers)),

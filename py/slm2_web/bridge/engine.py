@@ -22,7 +22,7 @@ from pyodide.ffi import JsException, jsnull, to_js
 
 from slm2_web import __version__, transcript
 from slm2_web.bridge.convert import device_error, to_object
-from slm2_web.bridge.kernel import JsKernel
+from slm2_web.bridge.kernel import JsKernel, JsSource
 from slm2_web.bridge.wasm import PoolBackend, wanted_threads
 from slm2_web.bridge.webgpu import WebGpuBackend
 from slm2_web.errors import DeviceError, ProtocolError, Slm2Error
@@ -41,7 +41,7 @@ from slm2_web.sampling2.params import parse_params
 from slm2_web.session import Done, Prefill, Session, Token
 from slm2_web.template2.machine import HasRender, Template, template_for
 from slm2_web.tokenizer2.kernel import KernelTokenizer
-from slm2_web.tokenizer2.tables import parse
+from slm2_web.tokenizer2.tables import parse, parse_remote
 from slm2_web.tokenizer2.tokenizer import Tokenizer
 from slm2_web.transcript import Artifacts
 
@@ -254,11 +254,11 @@ class Engine:
         manifest_bytes = files.manifest.to_bytes()
         manifest = parse_manifest(manifest_bytes)
         check_tensors(manifest)
-        tokenizer_bytes = files.tokenizer.to_bytes()
         start = time.perf_counter()
-        tables = parse(tokenizer_bytes)
+        source = JsSource(files.tokenizer)
+        vocabulary = parse_remote(source)
         kernel = await self._host.makeTokenizer(files.tokenizer, files.tokenizerMemory)
-        tokenizer = KernelTokenizer(tables, JsKernel(kernel))
+        tokenizer = KernelTokenizer(vocabulary, JsKernel(kernel), lambda: parse(source.read(0, len(source))))
         template = template_for(manifest.template, tokenizer)
         timings = {"tokenizer_ms": _since(start)}
         loading = _Loading(manifest, files.weights, files.memory, self._host, max_seq_len, emit)
@@ -297,7 +297,7 @@ class Engine:
             "max_seq_len": executor.max_seq_len,
             "defaults": dict(manifest.defaults),
             "memory": {
-                "tokenizer_bytes": len(tokenizer_bytes),
+                "tokenizer_bytes": manifest.tokenizer.bytes,
                 "device_weights_bytes": memory_bytes["weights"],
                 "device_cache_bytes": memory_bytes["kv_cache"],
                 "device_work_bytes": memory_bytes["work"],

@@ -1,4 +1,7 @@
-"""The tokenizer's kernel as a `Kernel` (tokenizer2/kernel.py): worker/wasm/tokenizer.js does the running."""
+"""The tokenizer's kernel as a `Kernel` (tokenizer2/kernel.py): worker/wasm/tokenizer.js does the running.
+
+And the file that it works on, which stays where the loader put it, as a `Source` (container.py).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,22 @@ from pyodide.ffi import JsException, to_js
 
 from slm2_web.errors import DeviceError
 from slm2_web.tokenizer2.kernel import KernelRefused
+
+
+class JsSource:
+    """A `Source` on a Uint8Array."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        size: int = self._data.byteLength
+        return size
+
+    def read(self, start: int, end: int) -> bytes:
+        """See Source."""
+        copy: bytes = self._data.subarray(start, end).to_bytes()
+        return copy
 
 
 class JsKernel:

@@ -38,11 +38,13 @@ def ours(version: str) -> Part:
     )
 
 
-def of_asset(asset: Asset, runtime: str) -> Part:
-    """A part of the runtime: a tarball's members, or a wheel as it is."""
+def of_asset(asset: Asset, runtime: str, placed: str | None = None) -> Part:
+    """A part of the runtime: a tarball's members; or a wheel, the whole or, as `placed`, a part of it."""
     is_wheel = asset.file.endswith(".whl")
     version = re.match(rf"{re.escape(asset.name)}-([^-]+?)(?:\.tgz$|-)", asset.file)
     files = f"{runtime}/{asset.file}, unchanged"
+    if placed not in (None, asset.file):
+        files = f"{runtime}/{placed}: files of {asset.file}, each unchanged"
     if not is_wheel:
         files = f"{runtime}/, but the wheels in it; unchanged, but for a shorter pyodide-lock.json"
     return (

@@ -2,8 +2,8 @@
 
     index.html  tokenizer.html  sw.js      from web/
     web/  worker/                          as they are in the repository
-    runtime/pyodide-VERSION/               the parts of Pyodide that the page loads, the wheels of _WHEELS,
-                                           and a lock file that knows these only
+    runtime/pyodide-VERSION/               the parts of Pyodide that the page loads, the wheels of _WHEELS
+                                           (numpy's trimmed), and a lock file that knows these only
     wheels/HASH8/slm2_web-*.whl            this package, as far as it runs in a browser
     models/NAME/                           packed models
     LICENSES.txt                           what all that is, whose, and under which licences
@@ -52,7 +52,8 @@ STAMP_FILE = ".stamp.json"
 _PYODIDE = "pyodide"
 _PYODIDE_FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip")
 _PYODIDE_LOCK = "pyodide-lock.json"
-_WHEELS = ("numpy", "micropip", "packaging")
+_NUMPY = "numpy"
+_WHEELS = (_NUMPY, "micropip", "packaging")
 
 # Sources that are served from the root, not from web/: pages; a service worker, whose scope is its folder.
 _AT_ROOT = ("index.html", "tokenizer.html", "sw.js")
@@ -277,7 +278,14 @@ def _add_runtime(new: Path, fetcher: Fetcher) -> str:
             )
         missing = set(entry["depends"]) - set(_WHEELS)
         assert not missing, f"{name} depends on {missing}"
-        _copy(fetcher.fetch(name), new / folder / wheel.file)
+        placed = new / folder / wheel.file
+        _copy(fetcher.fetch(name), placed)
+        if name == _NUMPY:
+            with tempfile.TemporaryDirectory(dir=new) as work:
+                trimmed = browser_wheel.trim_numpy(placed, Path(work))
+                placed.unlink()
+                placed = trimmed.rename(placed.with_name(trimmed.name))
+            entry |= {"file_name": placed.name, "sha256": file_sha256(placed)}
     (new / folder / _PYODIDE_LOCK).write_bytes(_json(lock | {"packages": packages}))
     return folder
 
@@ -318,16 +326,17 @@ def _add_model(new: Path, model: Path) -> None:
 
 
 def _licenses(new: Path, root: Path, runtime: str, models: Sequence[Path], fetcher: Fetcher) -> str:
-    python = json.loads((new / runtime / _PYODIDE_LOCK).read_bytes())["info"]["python"]
-    parts = [licenses.ours(__version__)]
-    parts += [licenses.of_asset(fetcher.assets[name], runtime) for name in (_PYODIDE, *_WHEELS)]
-    parts.append(licenses.of_python(python, runtime))
+    lock = json.loads((new / runtime / _PYODIDE_LOCK).read_bytes())
+    wheels = {name: lock["packages"][name]["file_name"] for name in _WHEELS}
+    parts = [licenses.ours(__version__), licenses.of_asset(fetcher.assets[_PYODIDE], runtime)]
+    parts += [licenses.of_asset(fetcher.assets[name], runtime, file) for name, file in wheels.items()]
+    parts.append(licenses.of_python(lock["info"]["python"], runtime))
     for model in models:
         manifest = parse_manifest((model / "manifest.json").read_bytes())
         parts.append(licenses.of_model(manifest, f"models/{model.name}", fetcher.assets))
     texts = {"slm2_web: LICENSE": (root / "LICENSE").read_text("utf-8")}
-    for name in _WHEELS:
-        texts |= licenses.texts_in(new / runtime / fetcher.assets[name].file)
+    for file in wheels.values():
+        texts |= licenses.texts_in(new / runtime / file)
     return licenses.page(parts, texts)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
 
 # Values in a quantised group, along a row.
 GROUP = 32
@@ -26,6 +27,8 @@ NORM_LANES = 32
 # Attention adds within blocks of this many absolute positions, then the blocks in order: how a prompt is
 # cut into chunks cannot show.
 ATTENTION_BLOCK = 64
+# Positions whose angles are turned into cosines and sines at once.
+ROPE_POSITIONS = 256
 # 1/127 in float32: a group's scale is amax * SCALE_STEP.
 SCALE_STEP = np.float32(0.007874016)
 # Groups with amax below 2^-40 quantise to zero, squares below 2^-126 are taken as zero, and exp's argument is
@@ -162,8 +165,17 @@ def rope_table(inv_freq: F32, max_seq_len: int) -> F32:
     Source: reduction by pi/2 in three parts (fdlibm's constants, 33 bits each); Taylor polynomials on
     [-pi/4, pi/4] with terms to x^17, whose truncation error is below 2^-55.
     """
-    pos = np.arange(max_seq_len, dtype=np.float32)[:, None]
-    angle = (pos * inv_freq[None, :]).astype(np.float64)
+    table = np.empty((max_seq_len, len(inv_freq), 2), np.float32)
+    # A few positions at a time: a browser's heap never shrinks again.
+    for first in range(0, max_seq_len, ROPE_POSITIONS):
+        rows = table[first : first + ROPE_POSITIONS]
+        pos = np.arange(first, first + len(rows), dtype=np.float32)[:, None]
+        rows[..., 0], rows[..., 1] = _cos_sin((pos * inv_freq[None, :]).astype(np.float64))
+    return table
+
+
+def _cos_sin(angle: F64) -> tuple[F64, F64]:
+    """Cosine and sine of each angle."""
     n = np.floor(angle * 0.6366197723675814 + 0.5)
     r = ((angle - n * 1.5707963267341256) - n * 6.077100506303966e-11) - n * 2.0222662487959506e-21
     z = r * r
@@ -195,5 +207,4 @@ def rope_table(inv_freq: F32, max_seq_len: int) -> F32:
     odd = (quadrant & 1) == 1
     turned_cos = np.where(odd, sin, cos) * np.where((quadrant == 1) | (quadrant == 2), -1.0, 1.0)
     turned_sin = np.where(odd, cos, sin) * np.where(quadrant >= 2, -1.0, 1.0)
-    result: F32 = np.stack([turned_cos, turned_sin], axis=2).astype(np.float32)
-    return result
+    return turned_cos, turned_sin

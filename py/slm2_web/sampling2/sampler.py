@@ -85,6 +85,14 @@ def sample(
     return Draw(int(ids[choose(probs, draw_bits(params.seed, position))]), ids, probs)
 
 
+def is_any_left(n_tokens: int, banned_ids: Sequence[int], allowed: NDArray[np.bool_] | None) -> bool:
+    """Whether `sample` has an id to draw."""
+    if allowed is None:
+        return len({token_id for token_id in banned_ids if token_id < n_tokens}) < n_tokens
+    n_banned = sum(bool(allowed[token_id]) for token_id in {*banned_ids} if token_id < n_tokens)
+    return bool(np.count_nonzero(allowed[:n_tokens]) > n_banned)
+
+
 def _allowed(
     values: NDArray[np.float32], banned_ids: Sequence[int], allowed: NDArray[np.bool_] | None
 ) -> Candidates:

@@ -17,7 +17,7 @@ from typing import Protocol
 from slm2_web.container import damaged
 from slm2_web.errors import ProtocolError
 from slm2_web.tokenizer2.runs import Control, Run, Trusted, Untrusted
-from slm2_web.tokenizer2.tables import Tables, parse
+from slm2_web.tokenizer2.tables import Tables, Vocabulary, parse
 from slm2_web.tokenizer2.tokenizer import Tokenizer
 
 
@@ -53,7 +53,8 @@ class Kernel(Protocol):
 
 
 class KernelTokenizer(Tokenizer):
-    """A Tokenizer that encodes by a kernel. `python_encode` is the other implementation: the oracle."""
+    """A Tokenizer that encodes by a kernel, so that it needs no tables but the vocabulary's. With all of
+    them, `python_encode` is the other implementation: the oracle."""
 
     @classmethod
     def with_kernel(cls, data: bytes | memoryview, make_kernel: Callable[[], Kernel]) -> KernelTokenizer:
@@ -63,8 +64,8 @@ class KernelTokenizer(Tokenizer):
         """
         return cls(parse(data), make_kernel())
 
-    def __init__(self, tables: Tables, kernel: Kernel) -> None:
-        super().__init__(tables)
+    def __init__(self, tables: Vocabulary, kernel: Kernel, whole: Callable[[], Tables] | None = None) -> None:
+        super().__init__(tables, whole)
         self._kernel = kernel
 
     def python_encode(self, runs: Iterable[Run]) -> list[int]:

@@ -60,7 +60,11 @@ time.
     NDEC  u32[n_norm_decomposed]        code points
     NCMP  u32[n_norm_compositions, 3]   first, second, composed; ascending by (first, second)
 
-What `parse` accepts has these properties, which the code that uses the tables relies on:
+`parse` takes a file in this memory and gives all tables. `parse_remote` takes one that lies in another
+memory, where a kernel works on it, and gives what is needed beside the kernel, the vocabulary; the big tables
+are copied a part at a time, checked, and dropped.
+
+What either accepts has these properties, which the code that uses the tables relies on:
 
 - Every index stays in its table, whatever the text.
 - Every merge concatenates: bytes(left) + bytes(right) == bytes(merged). With BYTE and WORD alike, encoding
@@ -71,6 +75,8 @@ What `parse` accepts has these properties, which the code that uses the tables r
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -98,7 +104,7 @@ MAX_DECOMPOSED = 18  # code points; the longest of Unicode 9.0 has 4
 
 FNV_OFFSET, FNV_PRIME = 0x811C9DC5, 0x01000193
 
-# Merges that are checked at once.
+# Slots that are checked at once.
 _PIECE = 1 << 13
 _NEVER_IN_UTF8 = [0xC0, 0xC1, *range(0xF5, 0x100)]
 _HEAD_FIELDS = (
@@ -114,23 +120,34 @@ Shorts = NDArray[np.uint16]
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
-    """The checked tables, read-only, where they lie. Shapes are those of the sections above."""
+class Vocabulary:
+    """The tables that say what an id is, and find added tokens. Shapes are those of the sections above."""
 
     normalizer: Normalizer
     split: str
     offsets: Ids
     blob: bytes | memoryview
     byte_ids: Ids
-    merged: Ids
     added: Ids
+    marker_classes: Bytes
+    marker_goto: Shorts
+    marker_ends: Ids
+
+    @property
+    def n_tokens(self) -> int:
+        """How many ids have a token."""
+        return len(self.offsets) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Tables(Vocabulary):
+    """The checked tables, read-only, where they lie. Shapes are those of the sections above."""
+
+    merged: Ids
     pair_base: Ids
     pair_slots: Ids
     words: Ids
     max_word_bytes: int
-    marker_classes: Bytes
-    marker_goto: Shorts
-    marker_ends: Ids
     start_state: int
     split_classes: Bytes
     split_next: Shorts
@@ -140,11 +157,6 @@ class Tables:
     norm_records: Ids
     norm_decomposed: Ids
     norm_compositions: Ids
-
-    @property
-    def n_tokens(self) -> int:
-        """How many ids have a token."""
-        return len(self.offsets) - 1
 
 
 def pack(tables: Tables) -> bytes:
@@ -189,48 +201,127 @@ def parse(data: bytes | memoryview) -> Tables:
 
     Raises: FormatError `format.tokenizer_file`.
     """
-    sections = container.read(data, alignment=container.ALIGNMENT_BYTES)
-    if tuple(sections) != _TAGS:
-        raise container.damaged("sections", " ".join(sections), " ".join(_TAGS))
-    n = dict(zip(_HEAD_FIELDS, _array(sections, "HEAD", "<u4", len(_HEAD_FIELDS)).tolist(), strict=True))
-    for field, (least, most) in _LIMITS.items():
-        if not least <= n[field] <= most:
-            raise container.damaged(f"HEAD {field}", str(n[field]), f"{least} to {most}")
-    normalizer = NORMALIZERS[n["normalizer"]]
-    tables = Tables(
-        normalizer=normalizer,
-        split=SPLITS[n["split"]],
-        offsets=_array(sections, "OFFS", "<u4", n["n_tokens"] + 1),
-        blob=sections["BLOB"],
-        byte_ids=_array(sections, "BYTE", "<u4", 256),
-        merged=_array(sections, "MERG", "<u4", n["n_merges"]),
-        added=_array(sections, "ADDT", "<u4", n["n_added"], 2),
-        pair_base=_array(sections, "PBAS", "<u4", n["n_tokens"]),
-        pair_slots=_array(sections, "PSLT", "<u4", n["n_pair_slots"], 2),
-        words=_array(sections, "WORD", "<u4", n["n_word_slots"]),
-        max_word_bytes=n["max_word_bytes"],
-        marker_classes=_array(sections, "MCLS", "u1", 256),
-        marker_goto=_array(sections, "MGTO", "<u2", n["n_marker_states"], n["n_marker_classes"]),
-        marker_ends=_array(sections, "MEND", "<u4", n["n_marker_states"], 3),
-        start_state=n["start_state"],
-        split_classes=_array(sections, "SCLS", "u1", 256),
-        split_next=_array(sections, "SNXT", "<u2", n["n_states"], n["n_byte_classes"]),
-        split_flags=_array(sections, "SFLG", "u1", n["n_states"]),
-        norm_index=_array(sections, "NIDX", "<u2", N_NORM_INDEX if normalizer == "nfc-9.0" else 0),
-        norm_blocks=_array(sections, "NBLK", "<u2", n["n_norm_blocks"], 1 << BLOCK_SHIFT),
-        norm_records=_array(sections, "NREC", "<u4", n["n_norm_records"], 2),
-        norm_decomposed=_array(sections, "NDEC", "<u4", n["n_norm_decomposed"]),
-        norm_compositions=_array(sections, "NCMP", "<u4", n["n_norm_compositions"], 3),
+    file = _File(container.read(data, alignment=container.ALIGNMENT_BYTES))
+    vocabulary = _checked(file)
+    return Tables(
+        normalizer=vocabulary.normalizer,
+        split=vocabulary.split,
+        offsets=vocabulary.offsets,
+        blob=vocabulary.blob,
+        byte_ids=vocabulary.byte_ids,
+        added=vocabulary.added,
+        merged=file.array("MERG"),
+        pair_base=file.array("PBAS"),
+        pair_slots=file.array("PSLT"),
+        words=file.array("WORD"),
+        max_word_bytes=file.head["max_word_bytes"],
+        marker_classes=vocabulary.marker_classes,
+        marker_goto=vocabulary.marker_goto,
+        marker_ends=vocabulary.marker_ends,
+        start_state=file.head["start_state"],
+        split_classes=file.array("SCLS"),
+        split_next=file.array("SNXT"),
+        split_flags=file.array("SFLG"),
+        norm_index=file.array("NIDX"),
+        norm_blocks=file.array("NBLK"),
+        norm_records=file.array("NREC"),
+        norm_decomposed=file.array("NDEC"),
+        norm_compositions=file.array("NCMP"),
     )
-    _check_offsets(tables)
-    is_added = _check_added(tables)
-    _check_byte_ids(tables, is_added)
-    _check_merges(tables, is_added)
-    _check_words(tables, is_added)
-    _check_markers(tables)
-    _check_split(tables)
-    _check_norm(tables)
-    return tables
+
+
+def parse_remote(source: container.Source) -> Vocabulary:
+    """The vocabulary in a file that lies elsewhere, copied; all its tables are checked as `parse` does.
+
+    Not compared is the file's own sha256 (container.open_remote).
+
+    Raises: FormatError `format.tokenizer_file`.
+    """
+    return _checked(_File(container.open_remote(source, alignment=container.ALIGNMENT_BYTES)))
+
+
+class _File:
+    """The sections as arrays, each made when it is asked for. `head`: HEAD by name."""
+
+    def __init__(self, sections: Mapping[str, container.Section]) -> None:
+        """Raises: FormatError."""
+        if tuple(sections) != _TAGS:
+            raise container.damaged("sections", " ".join(sections), " ".join(_TAGS))
+        self._sections = sections
+        fields = _as_array("HEAD", sections["HEAD"][:], "<u4", (len(_HEAD_FIELDS),))
+        n = self.head = dict(zip(_HEAD_FIELDS, fields.tolist(), strict=True))
+        for field, (least, most) in _LIMITS.items():
+            if not least <= n[field] <= most:
+                raise container.damaged(f"HEAD {field}", str(n[field]), f"{least} to {most}")
+        self.normalizer = NORMALIZERS[n["normalizer"]]
+        self._kinds: dict[str, tuple[str, tuple[int, ...]]] = {
+            "OFFS": ("<u4", (n["n_tokens"] + 1,)),
+            "BYTE": ("<u4", (256,)),
+            "MERG": ("<u4", (n["n_merges"],)),
+            "ADDT": ("<u4", (n["n_added"], 2)),
+            "PBAS": ("<u4", (n["n_tokens"],)),
+            "PSLT": ("<u4", (n["n_pair_slots"], 2)),
+            "WORD": ("<u4", (n["n_word_slots"],)),
+            "MCLS": ("u1", (256,)),
+            "MGTO": ("<u2", (n["n_marker_states"], n["n_marker_classes"])),
+            "MEND": ("<u4", (n["n_marker_states"], 3)),
+            "SCLS": ("u1", (256,)),
+            "SNXT": ("<u2", (n["n_states"], n["n_byte_classes"])),
+            "SFLG": ("u1", (n["n_states"],)),
+            "NIDX": ("<u2", (N_NORM_INDEX if self.normalizer == "nfc-9.0" else 0,)),
+            "NBLK": ("<u2", (n["n_norm_blocks"], 1 << BLOCK_SHIFT)),
+            "NREC": ("<u4", (n["n_norm_records"], 2)),
+            "NDEC": ("<u4", (n["n_norm_decomposed"],)),
+            "NCMP": ("<u4", (n["n_norm_compositions"], 3)),
+        }
+        for tag, (kind, shape) in self._kinds.items():
+            _check_size(tag, len(sections[tag]), kind, shape)
+
+    @property
+    def blob(self) -> memoryview:
+        """BLOB."""
+        return self._sections["BLOB"][:]
+
+    def array(self, tag: str) -> NDArray[Any]:
+        """The whole section."""
+        kind, shape = self._kinds[tag]
+        return _as_array(tag, self._sections[tag][:], kind, shape)
+
+    def pieces(self, tag: str) -> Iterator[tuple[int, NDArray[Any]]]:
+        """(first row, at most _PIECE rows) of the section, one after the other."""
+        kind, (n_rows, *rest) = self._kinds[tag]
+        row_bytes = np.dtype(kind).itemsize * math.prod(rest)
+        for first in range(0, n_rows, _PIECE):
+            shape = (min(_PIECE, n_rows - first), *rest)
+            start = first * row_bytes
+            yield (
+                first,
+                _as_array(tag, self._sections[tag][start : start + shape[0] * row_bytes], kind, shape),
+            )
+
+
+def _checked(file: _File) -> Vocabulary:
+    """The vocabulary of a file all of whose tables are good. Raises: FormatError."""
+    vocabulary = Vocabulary(
+        normalizer=file.normalizer,
+        split=SPLITS[file.head["split"]],
+        offsets=file.array("OFFS"),
+        blob=file.blob,
+        byte_ids=file.array("BYTE"),
+        added=file.array("ADDT"),
+        marker_classes=file.array("MCLS"),
+        marker_goto=file.array("MGTO"),
+        marker_ends=file.array("MEND"),
+    )
+    _check_offsets(vocabulary)
+    is_added = _check_added(vocabulary)
+    _check_byte_ids(vocabulary, is_added)
+    _check_merges(file, vocabulary, is_added)
+    _check_words(file, vocabulary, is_added)
+    _check_markers(vocabulary)
+    _check_split(file)
+    _check_norm(file)
+    return vocabulary
 
 
 _TAGS = (
@@ -258,7 +349,7 @@ _LIMITS = {
 }
 
 
-def _check_offsets(tables: Tables) -> None:
+def _check_offsets(tables: Vocabulary) -> None:
     offsets = tables.offsets
     if offsets[0] != 0 or offsets[-1] != len(tables.blob):
         raise container.damaged("OFFS", f"{offsets[0]} to {offsets[-1]}", f"0 to {len(tables.blob)}")
@@ -267,7 +358,7 @@ def _check_offsets(tables: Tables) -> None:
         raise container.damaged("OFFS", "a token's size out of range", f"up to {MAX_TOKEN_BYTES} bytes")
 
 
-def _check_added(tables: Tables) -> NDArray[np.bool_]:
+def _check_added(tables: Vocabulary) -> NDArray[np.bool_]:
     ids, special = tables.added[:, 0].astype(np.int64), tables.added[:, 1]
     if np.any(ids >= tables.n_tokens) or np.any(np.diff(ids) <= 0):
         raise container.damaged("ADDT", "ids out of range or order", f"ascending ids below {tables.n_tokens}")
@@ -281,7 +372,7 @@ def _check_added(tables: Tables) -> NDArray[np.bool_]:
     return is_added
 
 
-def _check_byte_ids(tables: Tables, is_added: NDArray[np.bool_]) -> None:
+def _check_byte_ids(tables: Vocabulary, is_added: NDArray[np.bool_]) -> None:
     (byte_values,) = np.nonzero(tables.byte_ids != NO_TOKEN)
     ids = tables.byte_ids[byte_values].astype(np.intp)
     if np.any(tables.byte_ids[byte_values] >= len(is_added)) or np.any(is_added[ids]):
@@ -297,37 +388,37 @@ def _check_byte_ids(tables: Tables, is_added: NDArray[np.bool_]) -> None:
         )
 
 
-def _check_merges(tables: Tables, is_added: NDArray[np.bool_]) -> None:
-    base, slots = tables.pair_base, tables.pair_slots
-    if len(slots) < tables.n_tokens or np.any((base >= len(slots)) & (base != NO_TOKEN)):
-        raise container.damaged("PBAS", "a base out of range", f"below {len(slots)} slots, or none")
-    (used,) = np.nonzero(slots[:, 0] != NO_TOKEN)
-    if len(used) != len(tables.merged):
-        raise container.damaged("PSLT", f"{len(used)} pairs", f"{len(tables.merged)}, one for each merge")
-    left, rank = slots[used].T
-    if np.any(left >= tables.n_tokens) or np.any(base[left] == NO_TOKEN):
-        raise container.damaged("PSLT", "an owner without a row", "a token that has a base")
-    if np.any(rank >= len(used)) or np.any(np.bincount(rank, minlength=len(used)) != 1):
-        raise container.damaged("PSLT", "ranks that are not one each", "each rank of MERG once")
+def _check_merges(file: _File, tables: Vocabulary, is_added: NDArray[np.bool_]) -> None:
+    base, merged, n_slots = file.array("PBAS"), file.array("MERG"), file.head["n_pair_slots"]
+    if n_slots < tables.n_tokens or np.any((base >= n_slots) & (base != NO_TOKEN)):
+        raise container.damaged("PBAS", "a base out of range", f"below {n_slots} slots, or none")
+    n_pairs = sum(np.count_nonzero(slots[:, 0] != NO_TOKEN) for _, slots in file.pieces("PSLT"))
+    if n_pairs != len(merged):
+        raise container.damaged("PSLT", f"{n_pairs} pairs", f"{len(merged)}, one for each merge")
     words = _words_at_each_byte(tables.blob)
+    is_seen = np.zeros(len(merged), np.bool_)
     # A piece at a time: a browser's heap never shrinks again.
-    for i in range(0, len(used), _PIECE):
-        piece = slice(i, i + _PIECE)
-        _check_some_merges(tables, is_added, words, used[piece], left[piece], rank[piece])
+    for first, slots in file.pieces("PSLT"):
+        (used,) = np.nonzero(slots[:, 0] != NO_TOKEN)
+        left, rank = slots[used].T
+        if np.any(left >= tables.n_tokens) or np.any(base[left] == NO_TOKEN):
+            raise container.damaged("PSLT", "an owner without a row", "a token that has a base")
+        if np.any(rank >= n_pairs) or np.any(is_seen[rank]) or not np.all(np.diff(np.sort(rank))):
+            raise container.damaged("PSLT", "ranks that are not one each", "each rank of MERG once")
+        is_seen[rank] = True
+        right = used + first - base[left].astype(np.intp)
+        right += n_slots * (right < 0)
+        _check_some_merges(tables, is_added, words, left, right, merged[rank])
 
 
 def _check_some_merges(
-    tables: Tables,
+    tables: Vocabulary,
     is_added: NDArray[np.bool_],
     words: NDArray[np.uint64],
-    used: Places,
     left: Ids,
-    rank: Ids,
+    right: Places,
+    merged: Ids,
 ) -> None:
-    n_slots = len(tables.pair_slots)
-    right = used - tables.pair_base[left].astype(np.intp)
-    right += n_slots * (right < 0)
-    merged = tables.merged[rank]
     if np.any(right >= tables.n_tokens) or np.any(merged >= tables.n_tokens):
         raise container.damaged("MERG", "an id out of range", f"ids below {tables.n_tokens}")
     if np.any(is_added[left]) or np.any(is_added[right]) or np.any(is_added[merged]):
@@ -342,7 +433,7 @@ def _check_some_merges(
             raise container.damaged("MERG", "a result of other bytes", "the bytes of its two parts")
 
 
-def _places(tables: Tables, ids: Ids | Places) -> tuple[Places, Places]:
+def _places(tables: Vocabulary, ids: Ids | Places) -> tuple[Places, Places]:
     """(where each token begins in BLOB, its size)."""
     starts = tables.offsets[ids]
     return starts.astype(np.intp), (tables.offsets[ids + 1] - starts).astype(np.intp)
@@ -365,22 +456,27 @@ def _are_equal(words: NDArray[np.uint64], first: Places, second: Places, sizes: 
     return True
 
 
-def _check_words(tables: Tables, is_added: NDArray[np.bool_]) -> None:
-    n_slots = len(tables.words)
-    (used,) = np.nonzero(tables.words)
-    if n_slots & (n_slots - 1) or len(used) * 4 > n_slots * 3:
-        raise container.damaged("WORD", f"{len(used)} of {n_slots} slots", "at most 3/4 of a power of two")
-    ids = tables.words[used] - 1
-    if np.any(ids >= len(is_added)) or np.any(is_added[ids]):
-        raise container.damaged("WORD", "an id out of range or of an added token", "ids of ordinary tokens")
-    sizes = tables.offsets[ids + 1] - tables.offsets[ids]
-    if np.any(sizes > tables.max_word_bytes) or not sizes.all():
-        raise container.damaged("WORD", "a token of another size", f"1 to {tables.max_word_bytes} bytes")
+def _check_words(file: _File, tables: Vocabulary, is_added: NDArray[np.bool_]) -> None:
+    n_slots, max_bytes = file.head["n_word_slots"], file.head["max_word_bytes"]
+    n_used = 0
+    for _, slots in file.pieces("WORD"):
+        ids = slots[slots != 0] - 1
+        n_used += len(ids)
+        if np.any(ids >= len(is_added)) or np.any(is_added[ids]):
+            raise container.damaged(
+                "WORD", "an id out of range or of an added token", "ids of ordinary tokens"
+            )
+        sizes = tables.offsets[ids + 1] - tables.offsets[ids]
+        if np.any(sizes > max_bytes) or not sizes.all():
+            raise container.damaged("WORD", "a token of another size", f"1 to {max_bytes} bytes")
+    if n_slots & (n_slots - 1) or n_used * 4 > n_slots * 3:
+        raise container.damaged("WORD", f"{n_used} of {n_slots} slots", "at most 3/4 of a power of two")
 
 
-def _check_markers(tables: Tables) -> None:
-    n_states, n_classes = tables.marker_goto.shape
-    if tables.marker_classes.max() >= n_classes or tables.marker_goto.max() >= n_states:
+def _check_markers(tables: Vocabulary) -> None:
+    goto = tables.marker_goto
+    n_states, n_classes = goto.shape
+    if tables.marker_classes.max() >= n_classes or goto.max() >= n_states:
         raise container.damaged(
             "MGTO", "a class or state out of range", f"{n_classes} classes, {n_states} states"
         )
@@ -391,9 +487,9 @@ def _check_markers(tables: Tables) -> None:
         raise container.damaged(
             "MEND", "an id that is no added token, or one that is missing", "each of ADDT"
         )
-    sizes = np.diff(tables.offsets.astype(np.int64))[ids]
+    sizes = tables.offsets[ids + 1].astype(np.int64) - tables.offsets[ids]
     # Each byte makes the state at most one deeper, so a marker that ends in a state was read by then.
-    deepest = depth[tables.marker_goto].max(axis=1)
+    deepest = depth[goto].max(axis=1)
     if (
         np.any(length[ends] != sizes)
         or np.any(length > depth)
@@ -403,40 +499,41 @@ def _check_markers(tables: Tables) -> None:
         raise container.damaged("MEND", "lengths or depths that do not fit", "those of the markers")
 
 
-def _check_split(tables: Tables) -> None:
-    n_states, n_classes = tables.split_next.shape
-    if tables.split_classes.max() >= n_classes or tables.split_next.max() >= n_states:
+def _check_split(file: _File) -> None:
+    following, flags, start_state = file.array("SNXT"), file.array("SFLG"), file.head["start_state"]
+    n_states, n_classes = following.shape
+    if file.array("SCLS").max() >= n_classes or following.max() >= n_states:
         raise container.damaged(
             "SNXT", "a class or state out of range", f"{n_classes} classes, {n_states} states"
         )
-    if tables.start_state >= n_states or np.any(tables.split_next[DEAD]) or tables.split_flags[DEAD]:
+    if start_state >= n_states or np.any(following[DEAD]) or flags[DEAD]:
         raise container.damaged("SNXT", "a dead state that lives, or no start state", "state 0 dead")
-    flags = tables.split_flags
     if not np.isin(flags, (0, ACCEPT, ACCEPT_BEFORE, ACCEPT_AT_END, ACCEPT_BEFORE | ACCEPT_AT_END)).all():
         raise container.damaged("SFLG", "unknown flags", "0, 1, 2, 4, 6")
-    if flags[tables.start_state]:
+    if flags[start_state]:
         raise container.damaged("SFLG", "a match of nothing", "0 for the start state")
 
 
-def _check_norm(tables: Tables) -> None:
-    records, decomposed = tables.norm_records, tables.norm_decomposed
-    if tables.normalizer != "nfc-9.0":
-        if len(tables.norm_blocks) or len(records) or len(decomposed) or len(tables.norm_compositions):
+def _check_norm(file: _File) -> None:
+    blocks, records, decomposed = file.array("NBLK"), file.array("NREC"), file.array("NDEC")
+    compositions = file.array("NCMP")
+    if file.normalizer != "nfc-9.0":
+        if len(blocks) or len(records) or len(decomposed) or len(compositions):
             raise container.damaged("NREC", "tables", "none for this normalizer")
         return
-    if not len(tables.norm_blocks) or tables.norm_index.max() >= len(tables.norm_blocks):
-        raise container.damaged("NIDX", "a block out of range", f"below {len(tables.norm_blocks)}")
-    if not len(records) or tables.norm_blocks.max() >= len(records):
+    if not len(blocks) or file.array("NIDX").max() >= len(blocks):
+        raise container.damaged("NIDX", "a block out of range", f"below {len(blocks)}")
+    if not len(records) or blocks.max() >= len(records):
         raise container.damaged("NBLK", "a record out of range", f"below {len(records)}")
     length, start = records[:, 0] >> LENGTH_SHIFT, records[:, 1].astype(np.int64)
     if np.any(records[0]) or np.any(length > MAX_DECOMPOSED) or np.any(start + length > len(decomposed)):
         raise container.damaged(
             "NREC", "a decomposition out of range", f"within {len(decomposed)} code points"
         )
-    for tag, values in (("NDEC", decomposed), ("NCMP", tables.norm_compositions)):
+    for tag, values in (("NDEC", decomposed), ("NCMP", compositions)):
         if np.any(values > 0x10FFFF) or np.any((values >= 0xD800) & (values < 0xE000)):
             raise container.damaged(tag, "a value that is no character", "code points but surrogates")
-    pairs = tables.norm_compositions[:, 0].astype(np.int64) << 32 | tables.norm_compositions[:, 1]
+    pairs = compositions[:, 0].astype(np.int64) << 32 | compositions[:, 1]
     if np.any(np.diff(pairs) <= 0):
         raise container.damaged("NCMP", "pairs out of order", "ascending pairs")
 
@@ -449,9 +546,13 @@ def int_view(values: NDArray[Any]) -> memoryview[int]:
     return raw.cast("H") if values.itemsize == 2 else raw.cast("I")
 
 
-def _array(sections: dict[str, memoryview], tag: str, kind: str, *shape: int) -> NDArray[Any]:
+def _as_array(tag: str, data: memoryview, kind: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    _check_size(tag, len(data), kind, shape)
     dtype = np.dtype(kind)
-    size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-    if len(sections[tag]) != size:
-        raise container.damaged(tag, f"{len(sections[tag])} bytes", f"{size}")
-    return np.frombuffer(sections[tag], dtype).astype(dtype.newbyteorder("="), copy=False).reshape(shape)
+    return np.frombuffer(data, dtype).astype(dtype.newbyteorder("="), copy=False).reshape(shape)
+
+
+def _check_size(tag: str, n_bytes: int, kind: str, shape: tuple[int, ...]) -> None:
+    size = np.dtype(kind).itemsize * math.prod(shape)
+    if n_bytes != size:
+        raise container.damaged(tag, f"{n_bytes} bytes", f"{size}")

@@ -7,7 +7,7 @@ The tables are used where they lie (tables.py). What is built from them is small
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from itertools import pairwise
 from typing import Literal
@@ -20,7 +20,7 @@ from slm2_web.tokenizer2.normalize import Normalizer
 from slm2_web.tokenizer2.runs import Control, Run, Trusted, Untrusted
 from slm2_web.tokenizer2.special import AddedTokens
 from slm2_web.tokenizer2.split import Splitter
-from slm2_web.tokenizer2.tables import NO_TOKEN, Tables, int_view, parse
+from slm2_web.tokenizer2.tables import NO_TOKEN, Tables, Vocabulary, int_view, parse
 from slm2_web.tokenizer2.words import Words
 
 # Pieces whose ids are remembered: words recur. Cleared when full, which keeps it bounded and simple.
@@ -39,8 +39,11 @@ class Tokenizer:
         """
         return cls(parse(data))
 
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
+    def __init__(self, tables: Vocabulary, whole: Callable[[], Tables] | None = None) -> None:
+        """`tables`: all of them; or the vocabulary, for who encodes by a kernel, and `whole`, which gets them
+        all when Python has to encode after all (incremental.py)."""
+        self._whole = whole
+        self._vocabulary = tables
         self.n_tokens: int = tables.n_tokens
         self._offsets = int_view(tables.offsets)
         self._special: dict[int, bool] = {
@@ -53,14 +56,22 @@ class Tokenizer:
         self._cache: dict[bytes, list[int]] = {}
 
     @cached_property
+    def _tables(self) -> Tables:
+        if isinstance(self._vocabulary, Tables):
+            return self._vocabulary
+        assert self._whole is not None, "the tables lie with the kernel, which encodes"
+        return self._whole()
+
+    @cached_property
     def added_tokens(self) -> AddedTokens:
         """What finds markers in trusted text."""
-        return AddedTokens(self._tables.marker_classes, self._tables.marker_goto, self._tables.marker_ends)
+        tables = self._vocabulary
+        return AddedTokens(tables.marker_classes, tables.marker_goto, tables.marker_ends)
 
     @cached_property
     def normalizer(self) -> Normalizer | None:
         """What normalizes text; None where it is used as received."""
-        return Normalizer(self._tables) if self._tables.normalizer == "nfc-9.0" else None
+        return Normalizer(self._tables) if self._vocabulary.normalizer == "nfc-9.0" else None
 
     @cached_property
     def splitter(self) -> Splitter:
@@ -219,7 +230,7 @@ class Tokenizer:
             raise _token_id_error(token_id, index, "an id that has a token")
 
     def _bytes_at(self, token_id: int) -> bytes:
-        return bytes(self._tables.blob[self._offsets[token_id] : self._offsets[token_id + 1]])
+        return bytes(self._vocabulary.blob[self._offsets[token_id] : self._offsets[token_id + 1]])
 
 
 def _token_id_error(token_id: object, index: int, allowed: str) -> InputError:

@@ -23,6 +23,7 @@ from slm2_web.errors import FormatError, InputError
 from slm2_web.manifest import COMPILED, TemplateSpec
 from slm2_web.template2.bounded import text
 from slm2_web.template2.bounded.program import PLACE, read_program
+from slm2_web.template2.bounded.values import Meter
 from slm2_web.template2.compiled import CompiledTemplate, names_of, write
 from slm2_web.template2.conversation import parse_conversation
 from slm2_web.template2.machine import Template, template_for
@@ -391,6 +392,9 @@ HOSTILE: Mapping[str, list[Any]] = {
     "a long indent": [["out", 1, ["filter", "x", "tojson", [], {"indent": 1 << 40}]]],
     "lists out of lists": _times([["out", 1, _LISTED]]),
     "split in loops": _times([["out", 1, ["call", ["attr", "x " * 5000, "split"], [], {}]]]),
+    "split by a space in loops": _times([["out", 1, ["call", ["attr", "x " * 5000, "split"], [" "], {}]]]),
+    "reverse in loops": _times([["out", 1, ["filter", "x" * 50_000, "reverse", [], {}]]]),
+    "slices with steps in loops": _times([["out", 1, ["slice", "x" * 50_000, None, None, 50_000]]]),
     "count in loops": _times([["out", 1, ["call", ["attr", "x" * 50_000, "count"], ["y"], {}]]]),
     "find in loops": _times([["out", 1, ["compare", "y", [["in", "x" * 50_000]]]]]),
     "upper in loops": _times([["out", 1, ["filter", _UPPER, "length", [], {}]]]),
@@ -407,6 +411,24 @@ def test_a_hostile_program_ends_at_its_limit(name: str) -> None:
         write(program, {"messages": []})
     assert error.value.code == "template.limit"
     assert time.process_time() - started < 30
+
+
+@pytest.mark.parametrize(
+    ("made", "plain"),
+    [
+        (["filter", "x" * 50_000, "reverse", [], {}], 100_000),
+        (["slice", "x" * 50_000, None, None, -1], 100_000),
+        (["slice", "x" * 50_000, None, None, 50_000], 100_000),
+        (["call", ["attr", "x " * 25_000, "split"], [], {}], 50_000),
+        (["call", ["attr", "x " * 25_000, "split"], [" "], {}], 50_000),
+        (["call", ["attr", "x\n" * 25_000, "splitlines"], [], {}], 50_000),
+    ],
+)
+def test_what_takes_a_text_apart_is_charged_by_its_length(made: list[Any], plain: int) -> None:
+    """More than `plain` steps, and all of them before, or soon after, it is made."""
+    meter = Meter(1 << 40)
+    read_program(program_with([["out", 1, ["filter", made, "length", [], {}]]])).run({"messages": []}, meter)
+    assert plain < (1 << 40) - meter.left < 10 * plain
 
 
 @pytest.mark.parametrize("n_calls", [1, 2])

@@ -17,7 +17,7 @@ from slm2_web.compile.tokenizer import compile_gguf_tokenizer
 from slm2_web.errors import FormatError, InputError
 from slm2_web.tokenizer2 import tables as module
 from slm2_web.tokenizer2.runs import Trusted, Untrusted
-from slm2_web.tokenizer2.tables import NO_TOKEN, Tables, pack, parse
+from slm2_web.tokenizer2.tables import NO_TOKEN, Tables, Vocabulary, pack, parse, parse_remote
 from slm2_web.tokenizer2.tokenizer import Tokenizer
 from tiny_bpe import as_gguf, tiny_metadata
 
@@ -68,11 +68,33 @@ def redigest(data: bytes) -> bytes:
     return data[:24] + digest + data[56:]
 
 
+class Elsewhere:
+    """A file in another memory; `largest`: bytes that were copied of it at once, at the most."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.largest = 0
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def read(self, start: int, end: int) -> bytes:
+        assert 0 <= start <= end <= len(self._data)
+        self.largest = max(self.largest, end - start)
+        return self._data[start:end]
+
+
 def assert_refused(data: bytes) -> None:
+    """In this memory; in another one, too, unless the file's own digest alone is wrong."""
     with pytest.raises(FormatError) as error:
         Tokenizer.from_bytes(data)
     assert error.value.code == "format.tokenizer_file"
     assert set(error.value.detail) == {"place", "found", "allowed"}
+    if error.value.detail["place"] == "sha256":
+        return
+    with pytest.raises(FormatError) as again:
+        parse_remote(Elsewhere(data))
+    assert again.value.detail == error.value.detail
 
 
 def assert_keeps_its_promises(data: bytes) -> bool:
@@ -114,6 +136,21 @@ def test_tables_are_used_where_they_lie(qwen3_file: bytes) -> None:
         array = getattr(tables, name)
         assert not array.flags.owndata
         assert not array.flags.writeable
+
+
+def test_a_file_elsewhere_gives_the_same_vocabulary_a_part_at_a_time(
+    tiny: bytes, tiny_nfc: bytes, smollm2_file: bytes, qwen3_file: bytes
+) -> None:
+    for data in (tiny, tiny_nfc, smollm2_file, qwen3_file):
+        source = Elsewhere(data)
+        found, want = parse_remote(source), parse(data)
+        assert not isinstance(found, Tables)
+        for field in dataclasses.fields(Vocabulary):
+            one, other = getattr(found, field.name), getattr(want, field.name)
+            assert np.array_equal(np.asarray(one), np.asarray(other)), field.name
+        # BLOB is kept. What is bigger is read a part at a time.
+        assert source.largest <= max(len(want.blob), want.offsets.nbytes, want.split_next.nbytes, 64 << 10)
+    assert source.largest < want.pair_slots.nbytes
 
 
 def test_every_changed_byte_is_refused(tiny: bytes) -> None:

@@ -27,6 +27,9 @@ from slm2_web.template2.bounded.values import (
 )
 
 MAX_INDENT = 32
+# What one character taken by itself costs, and one part of a string that is split.
+CHARACTER_STEPS = 3
+PART_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +100,18 @@ def _last(call: Call, value: Any) -> Any:
 
 def _reverse(call: Call, value: Any) -> Any:
     if isinstance(value, str):
-        return text.sliced(value, slice(None, None, -1))
+        return sliced(call.meter, value, slice(None, None, -1))
     if isinstance(value, list | tuple | dict | range):
         call.meter.spend(len(value))
         return reversed(value)
     return list(call.each(value))[::-1]
+
+
+def sliced(meter: Meter, value: str, index: slice) -> str:
+    """`value[index]`, paid for before it is made: with a step, every character is taken by itself."""
+    by_character = index.step not in (None, 1)
+    meter.spend(1 + (CHARACTER_STEPS * len(value) if by_character else len(value) >> 4))
+    return text.sliced(value, index)
 
 
 def _join(call: Call, value: Any, d: Any = "", attribute: Any = None) -> str:
@@ -465,13 +475,17 @@ def _string_method(call: Call, s: str, name: str, args: list[Any], named: dict[s
         given = dict(zip(("sep", "maxsplit"), args, strict=False)) | named
         if len(args) > 2 or len(given) != len(args) + len(named) or given.keys() - {"sep", "maxsplit"}:
             raise Fault(f"{name}(): wrong arguments")
-        parts = text.split(s, given.get("sep"), given.get("maxsplit", -1), right=name == "rsplit")
-        call.meter.spend(len(parts))
-        return parts
+        sep, limit = given.get("sep"), given.get("maxsplit", -1)
+        # Between two parts there is a separator, or at least one character of white space.
+        most = str.count(s, sep) if isinstance(sep, str) and sep else len(s) // 2
+        call.meter.spend(
+            PART_STEPS * (1 + (min(most, limit) if isinstance(limit, int) and limit >= 0 else most))
+        )
+        return text.split(s, sep, limit, right=name == "rsplit")
     if name == "splitlines":
         _at_most(name, args, 1)
         lines = text.splitlines(s, *args, **named)
-        call.meter.spend(len(lines))
+        call.meter.spend(PART_STEPS * len(lines))
         return lines
     if name in ("partition", "rpartition"):
         _no_names(name, named)

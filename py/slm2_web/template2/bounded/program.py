@@ -53,7 +53,7 @@ from typing import Any
 from slm2_web.errors import FormatError
 from slm2_web.strictjson import Checks, show
 from slm2_web.template2.bounded import filters, text
-from slm2_web.template2.bounded.filters import FILTERS, TESTS, Call
+from slm2_web.template2.bounded.filters import FILTERS, TESTS, Call, sliced
 from slm2_web.template2.bounded.values import (
     MAX_CALLS,
     MAX_INT,
@@ -589,8 +589,7 @@ class _Reader:
             if isinstance(value, Undefined):
                 raise Fault(f"{value.name!r} is undefined; it cannot be sliced")
             if isinstance(value, str):
-                frame.meter.spend(len(value) >> 4)
-                return text.sliced(value, index)
+                return sliced(frame.meter, value, index)
             if isinstance(value, dict):
                 raise Fault("a dict cannot be sliced")
             frame.meter.spend(len(value))
