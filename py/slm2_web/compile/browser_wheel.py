@@ -10,10 +10,11 @@ import zipfile
 from pathlib import Path
 
 # The command line, the compilers, the benches and the wasm modules, which the page fetches itself; executors
-# outside a browser; the command's entry point.
+# outside a browser; what only they use of the parity suite; the command's entry point.
 NOT_IN_BROWSER = re.compile(
     r"slm2_web/(?:bench|cli|compile|wasm)(?:\.py$|/)"
     r"|slm2_web/.*/native[^/]*\.py$"
+    r"|slm2_web/parity/(?:__main__|baseline|difference)\.py$"
     r"|[^/]+\.dist-info/entry_points\.txt$"
 )
 _RECORD = re.compile(r"[^/]+\.dist-info/RECORD")
