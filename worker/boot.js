@@ -21,6 +21,9 @@ import { TokenizerKernel } from "./wasm/tokenizer.js";
  *     weights: Uint8Array, memory: WebAssembly.Memory | null}, executor: string, maxSeqLen: number | null,
  *     emit: Tell) => Promise<any>,
  *   chat: (request: object, emit: (kind: string, a: any, b: any) => void, cancelled: () => boolean) => Promise<any>,
+ *   parity: (request: object, emit: (part: object) => void, cancelled: () => boolean) => Promise<any>,
+ *   parity_record: (request: object) => Promise<any>,
+ *   parity_output: (request: object) => Promise<any>,
  *   dispose: () => void,
  * }} Engine */
 

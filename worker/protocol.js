@@ -6,7 +6,9 @@
 /** @typedef {"bytes" | "steps"} Unit */
 /** @typedef {"stop_token" | "stop_string" | "max_tokens" | "context_full" | "cancelled" | "invalid_utf8" | "dead_end"} Reason */
 /** @typedef {"text" | "reasoning"} Part */
-/** @typedef {"input.text" | "input.character" | "input.json" | "input.browser" | "input.model" | "input.params" | "input.response_format" | "input.token_id" | "input.budget" | "template.role" | "template.content" | "template.order" | "template.message" | "template.reasoning" | "template.tool_calls" | "template.tools" | "template.options" | "template.refused" | "template.limit" | "format.gguf" | "format.safetensors" | "format.tokenizer_file" | "format.manifest" | "format.model_file" | "format.transcript" | "format.unsupported" | "asset.unreachable" | "asset.hash" | "asset.not_stored" | "device.insecure_context" | "device.no_webgpu" | "device.no_wasm" | "device.limit" | "device.lost" | "device.out_of_memory" | "device.self_test" | "device.bad_logits" | "device.worker" | "browser.missing" | "browser.failed" | "browser.late" | "browser.script" | "protocol.message" | "protocol.version" | "protocol.state" | "protocol.internal" | "cancelled"} Code */
+/** @typedef {"input.text" | "input.character" | "input.json" | "input.browser" | "input.model" | "input.params" | "input.response_format" | "input.token_id" | "input.budget" | "template.role" | "template.content" | "template.order" | "template.message" | "template.reasoning" | "template.tool_calls" | "template.tools" | "template.options" | "template.refused" | "template.limit" | "format.gguf" | "format.safetensors" | "format.tokenizer_file" | "format.manifest" | "format.model_file" | "format.transcript" | "format.vectors" | "format.unsupported" | "asset.unreachable" | "asset.hash" | "asset.not_stored" | "device.insecure_context" | "device.no_webgpu" | "device.no_wasm" | "device.limit" | "device.lost" | "device.out_of_memory" | "device.self_test" | "device.bad_logits" | "device.worker" | "browser.missing" | "browser.failed" | "browser.late" | "browser.script" | "protocol.message" | "protocol.version" | "protocol.state" | "protocol.internal" | "cancelled"} Code */
+/** @typedef {"tokenizer" | "template" | "prompt" | "sampling" | "stream" | "forward" | "chat"} ParityStage */
+/** @typedef {"quick" | "reduced" | "full"} ParitySize */
 /** @typedef {{role: string; content: Uint8Array<ArrayBuffer>; reasoning_content: Uint8Array<ArrayBuffer> | null; tool_calls: Uint8Array<ArrayBuffer> | null}} Turn */
 /** @typedef {{id: Uint8Array<ArrayBuffer>; relevance: number; content: Uint8Array<ArrayBuffer>}} Passage */
 /** @typedef {{low: string, high: string, whole: boolean, zero: boolean, above: boolean}} Range */
@@ -31,8 +33,24 @@
  * - `continue_ids`: what was generated before, of a reply that was cut short
  * - `params`: sampling parameters by name; `seed` is a decimal string
  * @typedef {{type: "chat"; id: number; messages: Turn[]; tools: Uint8Array<ArrayBuffer> | null; enable_thinking: boolean | null; preserve_thinking: boolean; local_state: Uint8Array<ArrayBuffer> | null; evidence: Passage[] | null; budget_tokens: number | null; continue_ids: Uint32Array<ArrayBuffer> | null; params: Record<string, number | string | Uint8Array | Uint8Array[] | number[]>}} ChatMessage */
-/** End chat `id` and any before it. A busy worker reads the shared word instead.
- * - `id`: of a chat
+/** Run stages of the parity suite on this model and device. One at a time, and no chat meanwhile.
+ * - `id`: larger than the id of any chat or parity before
+ * - `stages`: which, each once
+ * - `size`: how many vectors of each
+ * @typedef {{type: "parity"; id: number; stages: ParityStage[]; size: ParitySize}} ParityMessage */
+/** Compute one vector of the parity suite.
+ * - `id`: larger than the id of any chat or parity before
+ * - `stage`: of the vector
+ * - `index`: of the vector in its stage
+ * - `size`: which bounds the index
+ * @typedef {{type: "parity_record"; id: number; stage: ParityStage; index: number; size: ParitySize}} ParityRecordMessage */
+/** Compute what any input of a stage of the parity suite comes to.
+ * - `id`: larger than the id of any chat or parity before
+ * - `stage`: whose input it is
+ * - `input`: JSON, UTF-8
+ * @typedef {{type: "parity_output"; id: number; stage: ParityStage; input: Uint8Array<ArrayBuffer>}} ParityOutputMessage */
+/** End chat or parity `id` and any before it. A busy worker reads the shared word instead.
+ * - `id`: of a chat or parity
  * @typedef {{type: "cancel"; id: number}} CancelMessage */
 /** Free the device's memory and end.
  * @typedef {{type: "dispose"}} DisposeMessage */
@@ -86,6 +104,28 @@
  * - `stats`: counts and times
  * - `more`: tool_calls; logprobs, of each new id or null where not wanted
  * @typedef {{type: "done"; id: number; reason: Reason; transcript: Uint8Array<ArrayBuffer>; stats: Record<string, any>; more: Record<string, any>}} DoneMessage */
+/** How far a stage of the parity suite is.
+ * - `id`: of the parity
+ * - `stage`: which
+ * - `done`: vectors
+ * - `total`: vectors
+ * @typedef {{type: "parity_progress"; id: number; stage: ParityStage; done: number; total: number}} ParityProgressMessage */
+/** What a stage of the parity suite has come to.
+ * - `id`: of the parity
+ * - `stage`: which
+ * - `vectors`: how many
+ * - `digest`: sha256 of all its lines, in hexadecimal
+ * - `marks`: eight hexadecimal digits for each vector
+ * - `seconds`: how long it took
+ * @typedef {{type: "parity_stage"; id: number; stage: ParityStage; vectors: number; digest: string; marks: string; seconds: number}} ParityStageMessage */
+/** All stages have run; each had its `parity_stage`.
+ * - `id`: of the parity
+ * - `info`: suite, size, artifacts, executor, adapter
+ * @typedef {{type: "parity_done"; id: number; info: Record<string, any>}} ParityDoneMessage */
+/** One vector of the parity suite, or what an input comes to.
+ * - `id`: of the parity
+ * - `record`: id, input and output as canonical JSON, UTF-8; the id of no vector is ""
+ * @typedef {{type: "parity_vector"; id: number; record: Uint8Array<ArrayBuffer>}} ParityVectorMessage */
 /** Start worker/wasm/thread.js, and hand it `port` when its script runs; say there why it can't.
  * - `port`: to the engine
  * @typedef {{type: "thread"; port: MessagePort}} ThreadMessage */
@@ -116,15 +156,15 @@
  * - `message`: place, what was found, what is allowed
  * - `detail`: the same for programs
  * @typedef {{type: "warning"; code: Code; message: string; detail: Record<string, any>}} WarningMessage */
-/** A chat or a text (`id`) or, with null, the loading or the worker itself has failed.
- * - `id`: of the chat or the text
+/** A chat, a parity or a text (`id`) or, with null, the loading or the worker itself has failed.
+ * - `id`: of the chat, the parity or the text
  * - `code`: which
  * - `message`: place, what was found, what is allowed
  * - `detail`: the same for programs
  * @typedef {{type: "error"; id: number | null; code: Code; message: string; detail: Record<string, any>}} ErrorMessage */
 /** @typedef {{
- *   page_to_worker: InitMessage | ChatMessage | CancelMessage | DisposeMessage;
- *   worker_to_page: ProgressMessage | ReadyMessage | ContextMessage | PrefillMessage | DeltaMessage | DoneMessage | ThreadMessage | ErrorMessage;
+ *   page_to_worker: InitMessage | ChatMessage | ParityMessage | ParityRecordMessage | ParityOutputMessage | CancelMessage | DisposeMessage;
+ *   worker_to_page: ProgressMessage | ReadyMessage | ContextMessage | PrefillMessage | DeltaMessage | DoneMessage | ParityProgressMessage | ParityStageMessage | ParityDoneMessage | ParityVectorMessage | ThreadMessage | ErrorMessage;
  *   page_to_loader: LoadMessage;
  *   loader_to_page: ProgressMessage | WarningMessage | ErrorMessage;
  *   loader_to_worker: ModelMessage;
@@ -133,7 +173,7 @@
  *   tokenizer_to_page: OpenedMessage | TokensMessage | WarningMessage | ErrorMessage;
  * }} Channels */
 
-export const PROTOCOL_VERSION = 3;
+export const PROTOCOL_VERSION = 4;
 /** @type {readonly Stage[]} */
 export const STAGES = [
   "runtime",
@@ -161,6 +201,22 @@ export const EXECUTORS = [
   "webgpu",
   "wasm",
   "reference"
+];
+/** @type {readonly ParityStage[]} */
+export const PARITY_STAGES = [
+  "tokenizer",
+  "template",
+  "prompt",
+  "sampling",
+  "stream",
+  "forward",
+  "chat"
+];
+/** @type {readonly ParitySize[]} */
+export const PARITY_SIZES = [
+  "quick",
+  "reduced",
+  "full"
 ];
 /** Indices into the shared Int32Array. */
 export const CONTROL_WORDS = {
@@ -401,6 +457,11 @@ export const ERRORS = {
     "meaning": "The transcript is damaged.",
     "remedy": "Use a transcript written by this program."
   },
+  "format.vectors": {
+    "class": "FormatError",
+    "meaning": "A conformance kit, or its results, are damaged.",
+    "remedy": "Write the kit again; one JSON object a line is a result."
+  },
   "format.unsupported": {
     "class": "FormatError",
     "meaning": "The file is valid, but uses something we do not support.",
@@ -573,6 +634,7 @@ const ENUMS = {
     "format.manifest",
     "format.model_file",
     "format.transcript",
+    "format.vectors",
     "format.unsupported",
     "asset.unreachable",
     "asset.hash",
@@ -595,6 +657,20 @@ const ENUMS = {
     "protocol.state",
     "protocol.internal",
     "cancelled"
+  ],
+  "parity_stage": [
+    "tokenizer",
+    "template",
+    "prompt",
+    "sampling",
+    "stream",
+    "forward",
+    "chat"
+  ],
+  "parity_size": [
+    "quick",
+    "reduced",
+    "full"
   ]
 };
 /** @type {Record<string, Record<string, string>>} */
@@ -635,6 +711,22 @@ const CHANNELS = {
       "continue_ids": "words?",
       "params": "params"
     },
+    "parity": {
+      "id": "id",
+      "stages": "parity_stage*",
+      "size": "parity_size"
+    },
+    "parity_record": {
+      "id": "id",
+      "stage": "parity_stage",
+      "index": "uint",
+      "size": "parity_size"
+    },
+    "parity_output": {
+      "id": "id",
+      "stage": "parity_stage",
+      "input": "bytes"
+    },
     "cancel": {
       "id": "id"
     },
@@ -672,6 +764,28 @@ const CHANNELS = {
       "transcript": "file",
       "stats": "object",
       "more": "object"
+    },
+    "parity_progress": {
+      "id": "id",
+      "stage": "parity_stage",
+      "done": "uint",
+      "total": "uint"
+    },
+    "parity_stage": {
+      "id": "id",
+      "stage": "parity_stage",
+      "vectors": "uint",
+      "digest": "string",
+      "marks": "string",
+      "seconds": "number"
+    },
+    "parity_done": {
+      "id": "id",
+      "info": "object"
+    },
+    "parity_vector": {
+      "id": "id",
+      "record": "file"
     },
     "thread": {
       "port": "port"

@@ -22,6 +22,9 @@ import { checkProtocol, checkSite, fetchSite } from "./site.js";
 const TAKEN_IN = {
   init: ["new"],
   chat: ["ready"],
+  parity: ["ready"],
+  parity_record: ["ready"],
+  parity_output: ["ready"],
   cancel: ["ready", "busy"],
   dispose: ["new", "loading", "ready", "busy", "failed"],
 };
@@ -81,7 +84,7 @@ async function receive(data) {
   try {
     checkProtocol(data, "worker");
     const message = check("page_to_worker", data);
-    if (message.type === "chat") id = message.id;
+    if (["chat", "parity", "parity_record", "parity_output"].includes(message.type)) id = /** @type {any} */ (message).id;
     if (!TAKEN_IN[message.type].includes(state)) {
       const detail = { found: state, allowed: TAKEN_IN[message.type].join(" | ") };
       throw new ProtocolError("protocol.state", `${message.type}: the worker is ${state}`, detail);
@@ -94,6 +97,12 @@ async function receive(data) {
       case "chat":
         state = "busy";
         await chat(message);
+        break;
+      case "parity":
+      case "parity_record":
+      case "parity_output":
+        state = "busy";
+        await parity(message);
         break;
       case "cancel":
         cancelledId = Math.max(cancelledId, message.id);
@@ -173,14 +182,46 @@ function receiveModel(port) {
   });
 }
 
+/** The id of a request, which is larger than any before. @param {string} type @param {number} id */
+function takeId(type, id) {
+  if (id <= lastId) {
+    const detail = { found: id, allowed: `more than ${lastId}` };
+    throw new ProtocolError("protocol.message", `${type}.id: found ${id}; allowed: more than ${lastId}`, detail);
+  }
+  lastId = id;
+}
+
+/** Whether the page has cancelled request `id`. @param {number} id */
+const isCancelled = (id) =>
+  cancelledId >= id || (control !== null && Atomics.load(control, CONTROL_WORDS.cancelled_id) >= id);
+
+/** @param {Extract<Channels["page_to_worker"], {type: "parity" | "parity_record" | "parity_output"}>} message */
+async function parity({ id, ...request }) {
+  const running = /** @type {import("./boot.js").Engine} */ (engine);
+  try {
+    takeId(request.type, id);
+    if (request.type === "parity") {
+      /** @param {any} part */
+      const emit = (part) => tellPage({ ...part, id });
+      const info = unwrap(await running.parity(request, emit, () => isCancelled(id)));
+      state = "ready";
+      tellPage({ type: "parity_done", id, info });
+    } else {
+      const one = request.type === "parity_record" ? running.parity_record : running.parity_output;
+      const { record } = unwrap(await one(request));
+      state = "ready";
+      tellPage({ type: "parity_vector", id, record }, [record.buffer]);
+    }
+  } catch (error) {
+    state = "ready";
+    throw error;
+  }
+}
+
 /** @param {import("./protocol.js").ChatMessage} message */
 async function chat({ type, id, ...request }) {
   try {
-    if (id <= lastId) {
-      const detail = { found: id, allowed: `more than ${lastId}` };
-      throw new ProtocolError("protocol.message", `chat.id: found ${id}; allowed: more than ${lastId}`, detail);
-    }
-    lastId = id;
+    takeId(type, id);
     let nTokens = 0;
     /** @param {string} kind @param {any} a @param {any} b */
     const emit = (kind, a, b) => {
@@ -189,8 +230,7 @@ async function chat({ type, id, ...request }) {
       else if (kind === "token") nTokens += 1;
       else if (a.byteLength > 0) tellPage({ type: "delta", id, part: b, data: a, n_tokens: nTokens }, [a.buffer]);
     };
-    const cancelled = () =>
-      cancelledId >= id || (control !== null && Atomics.load(control, CONTROL_WORDS.cancelled_id) >= id);
+    const cancelled = () => isCancelled(id);
     const running = /** @type {import("./boot.js").Engine} */ (engine).chat(request, emit, cancelled);
     const { reason, transcript, stats, more } = unwrap(await running);
     const data = new TextEncoder().encode(transcript);

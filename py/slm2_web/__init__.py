@@ -17,6 +17,7 @@ this list, and imports look back up it only:
     session       the loop that joins the stages
     transcript    what a run was, in one JSON
     protocol      the messages between page and worker
+    parity        the same records from every implementation, and what each came to
     bridge        the browser's side (the only folder that imports `js` or `pyodide`)
     browsers      drives real browsers, for the tests, the benches and the command line
     cli, bench, compile  offline: the command line, the benches, and the compilers that make a packed model

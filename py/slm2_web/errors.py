@@ -78,6 +78,10 @@ CODES: Mapping[str, tuple[str, str]] = {
         "Reload the page to fetch it again; if it persists, the server's copy is damaged.",
     ),
     "format.transcript": ("The transcript is damaged.", "Use a transcript written by this program."),
+    "format.vectors": (
+        "A conformance kit, or its results, are damaged.",
+        "Write the kit again; one JSON object a line is a result.",
+    ),
     "format.unsupported": ("The file is valid, but uses something we do not support.", "Use another model."),
     "asset.unreachable": ("A file could not be fetched.", "Check the network and try again."),
     "asset.hash": ("A fetched file has the wrong hash.", "Try again; if it persists, the source changed."),

@@ -1,10 +1,11 @@
 """What page, loader and worker say to each other: the only authority.
 
     page  --page_to_loader-->  loader        load: fetch and verify a model's files
-    page  --page_to_worker-->  worker        init, chat, cancel, dispose
+    page  --page_to_worker-->  worker        init, chat, parity, parity_record,
+                                             parity_output, cancel, dispose
     loader --loader_to_worker--> worker      model, through a MessagePort that the page hands to both
     loader, worker --*_to_page--> page       progress, ready, context, prefill, delta,
-                                             done, thread, warning, error
+                                             done, parity_*, thread, warning, error
     page <--*_to_*--> tokenizer              open, encode; opened, tokens, warning, error (the tokenizer view)
 
 Everything is data: `MESSAGES` lists the messages, `CODES` (errors.py) the errors, `CONTROL_WORDS` the
@@ -39,7 +40,7 @@ from slm2_web.errors import (
 from slm2_web.forward2.wasm import MAX_BYTES, PAGE_BYTES, WEIGHTS_BASE
 from slm2_web.manifest import FORMAT, MAX_MANIFEST_BYTES, MAX_SHARD_BYTES, VERSION
 
-PROTOCOL_VERSION: Final = 3
+PROTOCOL_VERSION: Final = 4
 
 Channel = Literal[
     "page_to_worker",
@@ -65,6 +66,10 @@ REASONS: Final = (
     "invalid_utf8",
     "dead_end",
 )
+
+# The parity suite's stages, in the order in which they run, and how many vectors of each (docs/parity.md).
+PARITY_STAGES: Final = ("tokenizer", "template", "prompt", "sampling", "stream", "forward", "chat")
+PARITY_SIZES: Final = ("quick", "reduced", "full")
 
 # Words of the shared Int32Array `control`: name -> (index, meaning).
 CONTROL_WORDS: Final[Mapping[str, tuple[int, str]]] = {
@@ -121,6 +126,8 @@ ENUMS: Final[Mapping[str, tuple[str, ...]]] = {
     "reason": REASONS,
     "part": ("text", "reasoning"),
     "code": tuple(CODES),
+    "parity_stage": PARITY_STAGES,
+    "parity_size": PARITY_SIZES,
 }
 
 # name: (what is allowed, for people; its type in TypeScript)
@@ -216,10 +223,41 @@ MESSAGES: Final = (
         ),
     ),
     Message(
+        "parity",
+        ("page_to_worker",),
+        "Run stages of the parity suite on this model and device. One at a time, and no chat meanwhile.",
+        (
+            Field("id", "id", "larger than the id of any chat or parity before"),
+            Field("stages", "parity_stage*", "which, each once"),
+            Field("size", "parity_size", "how many vectors of each"),
+        ),
+    ),
+    Message(
+        "parity_record",
+        ("page_to_worker",),
+        "Compute one vector of the parity suite.",
+        (
+            Field("id", "id", "larger than the id of any chat or parity before"),
+            Field("stage", "parity_stage", "of the vector"),
+            Field("index", "uint", "of the vector in its stage"),
+            Field("size", "parity_size", "which bounds the index"),
+        ),
+    ),
+    Message(
+        "parity_output",
+        ("page_to_worker",),
+        "Compute what any input of a stage of the parity suite comes to.",
+        (
+            Field("id", "id", "larger than the id of any chat or parity before"),
+            Field("stage", "parity_stage", "whose input it is"),
+            Field("input", "bytes", "JSON, UTF-8"),
+        ),
+    ),
+    Message(
         "cancel",
         ("page_to_worker",),
-        "End chat `id` and any before it. A busy worker reads the shared word instead.",
-        (Field("id", "id", "of a chat"),),
+        "End chat or parity `id` and any before it. A busy worker reads the shared word instead.",
+        (Field("id", "id", "of a chat or parity"),),
     ),
     Message("dispose", ("page_to_worker",), "Free the device's memory and end."),
     Message(
@@ -310,6 +348,50 @@ MESSAGES: Final = (
         ),
     ),
     Message(
+        "parity_progress",
+        ("worker_to_page",),
+        "How far a stage of the parity suite is.",
+        (
+            Field("id", "id", "of the parity"),
+            Field("stage", "parity_stage", "which"),
+            Field("done", "uint", "vectors"),
+            Field("total", "uint", "vectors"),
+        ),
+    ),
+    Message(
+        "parity_stage",
+        ("worker_to_page",),
+        "What a stage of the parity suite has come to.",
+        (
+            Field("id", "id", "of the parity"),
+            Field("stage", "parity_stage", "which"),
+            Field("vectors", "uint", "how many"),
+            Field("digest", "string", "sha256 of all its lines, in hexadecimal"),
+            Field("marks", "string", "eight hexadecimal digits for each vector"),
+            Field("seconds", "number", "how long it took"),
+        ),
+    ),
+    Message(
+        "parity_done",
+        ("worker_to_page",),
+        "All stages have run; each had its `parity_stage`.",
+        (
+            Field("id", "id", "of the parity"),
+            Field("info", "object", "suite, size, artifacts, executor, adapter"),
+        ),
+    ),
+    Message(
+        "parity_vector",
+        ("worker_to_page",),
+        "One vector of the parity suite, or what an input comes to.",
+        (
+            Field("id", "id", "of the parity"),
+            Field(
+                "record", "file", 'id, input and output as canonical JSON, UTF-8; the id of no vector is ""'
+            ),
+        ),
+    ),
+    Message(
         "thread",
         ("worker_to_page",),
         "Start worker/wasm/thread.js, and hand it `port` when its script runs; say there why it can't.",
@@ -368,9 +450,9 @@ MESSAGES: Final = (
     Message(
         "error",
         ("worker_to_page", "loader_to_page", "tokenizer_to_page"),
-        "A chat or a text (`id`) or, with null, the loading or the worker itself has failed.",
+        "A chat, a parity or a text (`id`) or, with null, the loading or the worker itself has failed.",
         (
-            Field("id", "id?", "of the chat or the text"),
+            Field("id", "id?", "of the chat, the parity or the text"),
             Field("code", "code", "which"),
             Field("message", "string", "place, what was found, what is allowed"),
             Field("detail", "object", "the same for programs"),
@@ -683,6 +765,8 @@ def _js_constants() -> str:
         ("export const STAGES", "/** @type {readonly Stage[]} */\n", STAGES),
         ("export const REASONS", "/** @type {readonly Reason[]} */\n", REASONS),
         ("export const EXECUTORS", "/** @type {readonly Executor[]} */\n", ENUMS["executor"]),
+        ("export const PARITY_STAGES", "/** @type {readonly ParityStage[]} */\n", PARITY_STAGES),
+        ("export const PARITY_SIZES", "/** @type {readonly ParitySize[]} */\n", PARITY_SIZES),
         (
             "export const CONTROL_WORDS",
             "/** Indices into the shared Int32Array. */\n",

@@ -44,7 +44,7 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
     "page_to_worker": [
         {
             "type": "init",
-            "version": 3,
+            "version": 4,
             "site": "0123",
             "root": "https://example.org/",
             "executor": "auto",
@@ -54,7 +54,7 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
         },
         {
             "type": "init",
-            "version": 3,
+            "version": 4,
             "site": "",
             "root": "",
             "executor": "webgpu",
@@ -83,13 +83,16 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
             "continue_ids": {"$words": 3},
             "params": {"temperature": 0.5, "seed": "1", "stop": [{"$bytes": 2}], "top_k": 4},
         },
+        {"type": "parity", "id": 2, "stages": ["tokenizer", "chat"], "size": "reduced"},
+        {"type": "parity_record", "id": 3, "stage": "forward", "index": 0, "size": "full"},
+        {"type": "parity_output", "id": 4, "stage": "stream", "input": {"$bytes": 2}},
         {"type": "cancel", "id": LIMITS["request_id"]},
         {"type": "dispose"},
     ],
     "page_to_loader": [
         {
             "type": "load",
-            "version": 3,
+            "version": 4,
             "site": "0123",
             "root": "r",
             "model": "m",
@@ -128,6 +131,18 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
             "stats": {},
             "more": {},
         },
+        {"type": "parity_progress", "id": 2, "stage": "tokenizer", "done": 3, "total": 120},
+        {
+            "type": "parity_stage",
+            "id": 2,
+            "stage": "tokenizer",
+            "vectors": 120,
+            "digest": "ab",
+            "marks": "cd",
+            "seconds": 1.5,
+        },
+        {"type": "parity_done", "id": 2, "info": {"size": "quick"}},
+        {"type": "parity_vector", "id": 3, "record": {"$bytes": 8}},
         {"type": "error", "id": 3, "code": "input.budget", "message": "m", "detail": {}},
     ],
     "page_to_tokenizer": [

@@ -31,6 +31,7 @@ from slm2_web.cli.stdio import (
     say,
 )
 from slm2_web.cli.text import detokenize, prompt, render, tokenize
+from slm2_web.cli.vectors import vectors
 from slm2_web.errors import Cancelled, Slm2Error
 
 COMMANDS: Final = (
@@ -42,6 +43,7 @@ COMMANDS: Final = (
     generate,
     replay,
     bench,
+    vectors,
 )
 
 

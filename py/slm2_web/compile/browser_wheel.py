@@ -15,10 +15,11 @@ import zipfile
 from pathlib import Path
 
 # The command line, the compilers, the benches, the drivers of browsers, and the wasm modules, which the page
-# fetches itself; executors outside a browser; the command's entry point.
+# fetches itself; executors outside a browser; what only those use of the parity suite; the entry point.
 NOT_IN_BROWSER = re.compile(
     r"slm2_web/(?:bench|browsers|cli|compile|wasm)(?:\.py$|/)"
     r"|slm2_web/.*/native[^/]*\.py$"
+    r"|slm2_web/parity/(?:__main__|baseline|difference)\.py$"
     r"|[^/]+\.dist-info/entry_points\.txt$"
 )
 # `import numpy` needs none of these; some are attributes of it that would be imported when first used.

@@ -5,7 +5,7 @@
     runtime/pyodide-VERSION/               the parts of Pyodide that the page loads, the wheels of _WHEELS
                                            (numpy's trimmed), and a lock file that knows these only
     wheels/HASH8/slm2_web-*.whl            this package, as far as it runs in a browser
-    models/NAME/                           packed models
+    models/NAME/                           packed models; the parity suite's own, which the page doesn't offer
     LICENSES.txt                           what all that is, whose, and under which licences
     site.json                              the list of it all:
 
@@ -93,33 +93,37 @@ def build_site(
     fetcher: Fetcher,
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
     *,
+    hidden: Sequence[Path] = (),
     isolate: bool = False,
 ) -> bool:
     """True when `out` was built from the checkout at `root`, False when it was up to date.
 
-    `models` are packed models' directories; the first is the default. `isolate` has the page ask its service
-    worker for the headers COOP and COEP, for hosts that can't send them.
+    `models` are packed models' directories; the first is the default. `hidden` are there beside them, and
+    are not in the list of models that the page offers. `isolate` has the page ask its service worker for the
+    headers COOP and COEP, for hosts that can't send them.
 
     Raises: SiteError when `out` holds something that is not a site, or the wheel can't be built; InputError
         `input.model` for a model without weights; AssetError; FormatError.
     """
     (root / "build").mkdir(exist_ok=True)
     with locked(root / "build" / "site.lock", lambda: say("waiting for another build")):
-        return _build(root, out, models, fetcher, say, isolate)
+        return _build(root, out, models, hidden, fetcher, say, isolate)
 
 
 def _build(
     root: Path,
     out: Path,
     models: Sequence[Path],
+    hidden: Sequence[Path],
     fetcher: Fetcher,
     say: Callable[[str], None],
     isolate: bool,
 ) -> bool:
     _check_replaceable(out)
-    _check_weights(models)
+    all_models = [*models, *hidden]
+    _check_weights(all_models)
     sources = dict(_sources(root))
-    key = _key(root, sources, models, fetcher, isolate)
+    key = _key(root, sources, (models, hidden), fetcher, isolate)
     if _is_current(out, key):
         return False
     say(f"building the site in {out}")
@@ -133,14 +137,14 @@ def _build(
             _ask_for_isolation(new / "index.html")
         runtime = _add_runtime(new, fetcher)
         wheel = _add_wheel(new, root)
-        for model in models:
+        for model in all_models:
             _add_model(new, model)
-        (new / LICENSES_FILE).write_text(_licenses(new, root, runtime, models, fetcher), "utf-8")
+        (new / LICENSES_FILE).write_text(_licenses(new, root, runtime, all_models, fetcher), "utf-8")
         files = {
             path: {"bytes": (new / path).stat().st_size, "sha256": file_sha256(new / path)}
             for path in _paths(new)
         }
-        _check_models(models, files)
+        _check_models(all_models, files)
         site: dict[str, Any] = {"default_model": models[0].name, "files": files}
         site = {
             "format": FORMAT,
@@ -219,13 +223,17 @@ def _ask_for_isolation(page: Path) -> None:
 
 
 def _key(
-    root: Path, sources: Mapping[str, Path], models: Sequence[Path], fetcher: Fetcher, isolate: bool
+    root: Path,
+    sources: Mapping[str, Path],
+    models: Sequence[Sequence[Path]],
+    fetcher: Fetcher,
+    isolate: bool,
 ) -> str:
     """A digest of all that the site is made from. A model's manifest stands for its files."""
     parts = [
         _digest_of(root, iter(sources.values())),
         _digest_of(root, _wheel_inputs(root)),
-        [(model.name, file_sha256(model / "manifest.json")) for model in models],
+        [[(model.name, file_sha256(model / "manifest.json")) for model in some] for some in models],
         repr([fetcher.assets[name] for name in (_PYODIDE, *_WHEELS)]),
         *(file_sha256(Path(module)) for module in (__file__, licenses.__file__)),
         isolate,
