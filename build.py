@@ -32,7 +32,8 @@ REPORTS = ROOT / "build" / "reports"
 DEFAULT_MODEL = "smollm2-135m"
 SITE_LOCK = "requirements-site.lock"
 TEST_LOCK = "requirements.lock"  # holds all of SITE_LOCK too, in the same versions
-DEBIAN_PACKAGES = ("chromium", "libvulkan1", "mesa-vulkan-drivers", "fonts-dejavu-core")
+DEBIAN_BROWSERS = ("chromium", "firefox-esr", "webkit2gtk-driver", "xvfb", "dbus")
+DEBIAN_PACKAGES = (*DEBIAN_BROWSERS, "libvulkan1", "mesa-vulkan-drivers", "fonts-dejavu-core")
 
 TOOL_CACHES = (".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis")
 CLEANED = ("dist", "build", ".venv", "node_modules", *TOOL_CACHES)
@@ -113,12 +114,11 @@ def make_node_modules() -> None:
 
 
 def install_browsers() -> None:
-    """A Chromium that the tests can drive: Debian's when we may install it, else Playwright's."""
+    """The browsers that the tests drive: Debian's when we may install them, else Playwright's."""
     if is_debian_root():
         apt_install(*DEBIAN_PACKAGES)
-    elif not shutil.which("chromium"):
-        say("installing Playwright's Chromium")
-        run(PYTHON, "-m", "playwright", "install", "chromium")
+    else:
+        run(PYTHON, "-m", "slm2_web.browsers.install")
 
 
 def setup(options: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@
 // Everything heavy happens in two workers; this side encodes, decodes, and keeps promises.
 
 import { badInput, checkOptions, encodeRequest } from "./request.js";
-import { decode, Decoder } from "./text.js";
+import { decode, Decoder, encode } from "./text.js";
 import {
   AssetError,
   Cancelled,
@@ -19,6 +19,8 @@ import {
   DeviceError,
   errorFrom,
   EXECUTORS,
+  PARITY_SIZES,
+  PARITY_STAGES,
   PROTOCOL_VERSION,
   ProtocolError,
 } from "../worker/protocol.js";
@@ -32,6 +34,8 @@ export {
   ERRORS,
   FormatError,
   InputError,
+  PARITY_SIZES,
+  PARITY_STAGES,
   ProtocolError,
   RANGES,
   REASONS,
@@ -75,6 +79,22 @@ export {
  *   signal?: AbortSignal, onPrefill?: (done: number, total: number) => void,
  *   onContext?: (ledger: Ledger) => void, onReasoning?: (delta: string) => void,
  * }} ChatOptions */
+
+/** @typedef {import("../worker/protocol.js").ParityStage} ParityStage */
+/** @typedef {import("../worker/protocol.js").ParitySize} ParitySize */
+/** What a stage came to: `marks` has eight hexadecimal digits for each vector.
+ * @typedef {{name: ParityStage, vectors: number, digest: string, marks: string, seconds: number}} ParityStageResult */
+/** @typedef {{
+ *   stages?: readonly ParityStage[], size?: ParitySize, signal?: AbortSignal,
+ *   onProgress?: (progress: {stage: ParityStage, done: number, total: number}) => void,
+ *   onStage?: (result: ParityStageResult) => void,
+ * }} ParityOptions */
+/** @typedef {{suite: number, size: ParitySize, artifacts: Record<string, any>, executor: string, adapter: string,
+ *   stages: ParityStageResult[]}} ParityResult */
+/** @typedef {{id: string, input: Record<string, any>, output: any}} ParityVector */
+
+/** What ends a request. @type {readonly string[]} */
+const ENDS = ["done", "parity_done", "parity_vector", "error"];
 
 // What this script came with; `load` hears of a failure.
 const HOME = new URL("../", import.meta.url);
@@ -185,7 +205,7 @@ class Slm {
   #gone;
   #control;
   #lastId = 0;
-  /** @type {Chat | null} */
+  /** @type {Chat | Parity | null} */
   #chat = null;
   /** @type {Promise<void> | null} */
   #disposed = null;
@@ -228,6 +248,50 @@ class Slm {
     return chat;
   }
 
+  /** Runs stages of the parity suite on this model and device: docs/parity.md.
+   *
+   * Rejects with InputError for what is wrong with the options, ProtocolError `protocol.state` while something
+   * else is running, Cancelled after `signal`.
+   * @param {ParityOptions} [options] @returns {Promise<ParityResult>} */
+  async parity(options = {}) {
+    checkOptions(/** @type {any} */ (options));
+    checkParity(options, ["stages", "size", "onProgress", "onStage", "signal"]);
+    const { stages = PARITY_STAGES, size = "reduced" } = options;
+    return this.#runParity({ type: "parity", stages: [...stages], size }, options);
+  }
+
+  /** One vector of the parity suite: what `marks[index]` of that stage stands for.
+   * @param {ParityStage} stage @param {number} index @param {ParitySize} [size]
+   * @returns {Promise<ParityVector>} */
+  async parityRecord(stage, index, size = "full") {
+    checkParity({ stages: [stage], size }, ["stages", "size"]);
+    if (!Number.isSafeInteger(index) || index < 0) throw badInput("input.params", "index", index, "0 or more");
+    return this.#runParity({ type: "parity_record", stage, index, size }, {});
+  }
+
+  /** What any input of a stage comes to: to find the smallest that two engines differ on.
+   *
+   * Rejects with InputError `input.json` for what is no input of the stage.
+   * @param {ParityStage} stage @param {Record<string, any>} input @returns {Promise<any>} */
+  async parityOutput(stage, input) {
+    checkParity({ stages: [stage] }, ["stages"]);
+    const data = encode(JSON.stringify(input), "input");
+    return (await this.#runParity({ type: "parity_output", stage, input: data }, {})).output;
+  }
+
+  /** @param {any} request @param {ParityOptions} options @returns {Promise<any>} */
+  async #runParity(request, options) {
+    if (this.#ended) throw this.#ended;
+    if (this.#chat) {
+      throw new ProtocolError("protocol.state", "parity: a request before is still running", { state: "busy" });
+    }
+    const id = ++this.#lastId;
+    const parity = new Parity(id, options, () => this.#cancel(id));
+    this.#chat = parity;
+    this.#worker.postMessage({ ...request, id });
+    return parity.result;
+  }
+
   /** Ends the workers and frees their memory; resolves when they have been ended. A running reply ends with
    * Cancelled. May be called again.
    * @returns {Promise<void>} */
@@ -265,13 +329,13 @@ class Slm {
     }
     const chat = this.#chat;
     if (chat === null || message.id !== chat.id) return;
-    if (message.type === "done" || message.type === "error") this.#chat = null;
+    if (ENDS.includes(message.type)) this.#chat = null;
     if (message.type === "done") {
       // It may run on another device now.
       const { executor, adapter } = message.stats;
       this.info = Object.freeze({ ...this.info, executor, adapter });
     }
-    chat.receive(message);
+    chat.receive(/** @type {any} */ (message));
   }
 
   /** @param {AnyError} error */
@@ -374,7 +438,7 @@ class Chat {
    * @type {{error: unknown} | null} */
   #broken = null;
 
-  /** @param {Exclude<Channels["worker_to_page"], {type: "progress" | "ready" | "thread"}>} message */
+  /** @param {Extract<Channels["worker_to_page"], {type: "context" | "prefill" | "delta" | "done" | "error"}>} message */
   receive(message) {
     if (this.#broken) {
       if (message.type === "done" || message.type === "error") this.fail(this.#broken.error);
@@ -436,6 +500,88 @@ class Chat {
   }
 }
 
+/** A run of the parity suite, or of one vector of it. */
+class Parity {
+  /** @type {Promise<any>} */
+  result;
+  /** @type {(result: any) => void} */
+  #resolve = () => {};
+  /** @type {(error: unknown) => void} */
+  #reject = () => {};
+  /** @type {ParityStageResult[]} */
+  #stages = [];
+  /** What a callback threw: told when the worker has ended. @type {{error: unknown} | null} */
+  #broken = null;
+  #options;
+  #cancel;
+
+  /** @param {number} id @param {ParityOptions} options @param {() => void} cancel */
+  constructor(id, options, cancel) {
+    const { signal } = options;
+    this.id = id;
+    this.#options = options;
+    this.#cancel = cancel;
+    this.result = new Promise((resolve, reject) => ([this.#resolve, this.#reject] = [resolve, reject]));
+    signal?.addEventListener("abort", cancel);
+    const over = () => signal?.removeEventListener("abort", cancel);
+    this.result.then(over, over);
+    if (signal?.aborted) queueMicrotask(cancel);
+  }
+
+  /** @param {Channels["worker_to_page"]} message */
+  receive(message) {
+    try {
+      switch (message.type) {
+        case "parity_progress": {
+          const { stage, done, total } = message;
+          if (!this.#broken) this.#options.onProgress?.({ stage, done, total });
+          break;
+        }
+        case "parity_stage": {
+          const { stage: name, vectors, digest, marks, seconds } = message;
+          this.#stages.push({ name, vectors, digest, marks, seconds });
+          if (!this.#broken) this.#options.onStage?.(/** @type {any} */ (this.#stages.at(-1)));
+          break;
+        }
+        case "parity_done":
+          this.#settle({ ...message.info, stages: this.#stages });
+          break;
+        case "parity_vector":
+          this.#settle(JSON.parse(decode(message.record)));
+          break;
+        case "error":
+          this.fail(this.#broken?.error ?? errorFrom(message.code, message.message, message.detail));
+      }
+    } catch (error) {
+      this.#broken = { error };
+      this.#cancel();
+    }
+  }
+
+  /** @param {any} result */
+  #settle(result) {
+    if (this.#broken) this.#reject(this.#broken.error);
+    else this.#resolve(result);
+  }
+
+  /** @param {unknown} error */
+  fail(error) {
+    this.#reject(error);
+  }
+}
+
+/** @param {Record<string, any>} options @param {string[]} names those that there are */
+function checkParity(options, names) {
+  const { stages = PARITY_STAGES, size = "reduced" } = options;
+  const other = Object.keys(options).find((name) => !names.includes(name));
+  if (other !== undefined) throw badInput("input.params", `options.${other}`, options[other], names.join(" | "));
+  const known = Array.isArray(stages) && stages.length > 0 && new Set(stages).size === stages.length;
+  if (!known || !stages.every((stage) => PARITY_STAGES.includes(stage))) {
+    throw badInput("input.params", "stages", stages, `each once: ${PARITY_STAGES.join(" | ")}`);
+  }
+  if (!PARITY_SIZES.includes(size)) throw badInput("input.params", "size", size, PARITY_SIZES.join(" | "));
+}
+
 /** Checks each message of a worker, and turns a dying worker into an error.
  * @template {"worker_to_page" | "loader_to_page"} C
  * @param {Life} life @param {C} channel
@@ -464,6 +610,18 @@ function listen({ worker, gone }, channel, fail, receive) {
 
 /** A worker, and the promise of its end. @typedef {{worker: Worker, gone: Promise<void>}} Life */
 
+/** The addresses of workers that have been started and not yet heard of. @type {Set<string>} */
+const starting = new Set();
+
+/** A script's address with a number where another worker is just being started from it: in WebKit two that begin at
+ * once share the answer, and the second one then gets none of its imports by the page's service worker.
+ * @param {URL} url */
+function ownAddress(url) {
+  for (let n = 2; starting.has(url.href); n += 1) url.search = `?${n}`;
+  starting.add(url.href);
+  return url;
+}
+
 /** The workers of one model. */
 class Crew {
   /** @type {Worker[]} */
@@ -477,11 +635,13 @@ class Crew {
 
   /** @param {string} script @param {string} what @returns {Life} */
   start(script, what) {
-    const url = new URL(script, this.#root);
+    const url = ownAddress(new URL(script, this.#root));
     const name = `${what} ${Math.random().toString(36).slice(2)}`; // nobody else's: it is that of a lock
     try {
       const worker = new Worker(url, { type: "module", name });
       this.#workers.push(worker);
+      const started = () => starting.delete(url.href);
+      for (const type of ["message", "error"]) worker.addEventListener(type, started, { once: true });
       const spoke = new Promise((resolve) => worker.addEventListener("message", resolve, { once: true }));
       return { worker, gone: spoke.then(() => end(name)) };
     } catch (error) {

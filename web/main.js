@@ -157,6 +157,7 @@ function openWithout(name) {
 
 /** Asks the browser not to drop the model when space runs short. Nothing here depends on its answer. */
 async function keepStorage() {
+  if (!navigator.storage?.persist) return; // WebKitGTK
   try {
     if (!(await navigator.storage.persisted())) await navigator.storage.persist();
   } catch (error) {

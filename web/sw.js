@@ -11,7 +11,8 @@
 // them, headers included, so a page that was isolated stays isolated.
 
 const FIXED = /^(runtime\/(?!.*\/pyodide-lock\.json$)|wheels\/)/;
-const LEFT_OUT = /^models\//;
+// Models are the loader's to keep; what only the parity suite loads is not for every visitor.
+const LEFT_OUT = /^(models\/|runtime\/[^/]+\/regex-)/;
 // How long the page waits for a new version before it opens as the one that is kept.
 const UPDATE_MS = 4000;
 

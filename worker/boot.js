@@ -7,6 +7,7 @@
 
 import { Replay } from "./gpu/replay.js";
 import { AssetError, DeviceError, WASM } from "./protocol.js";
+import { soon } from "./soon.js";
 import { compile, Pool } from "./wasm/pool.js";
 import { TokenizerKernel } from "./wasm/tokenizer.js";
 
@@ -19,6 +20,9 @@ import { TokenizerKernel } from "./wasm/tokenizer.js";
  *     weights: Uint8Array, memory: WebAssembly.Memory | null}, executor: string, maxSeqLen: number | null,
  *     emit: Tell) => Promise<any>,
  *   chat: (request: object, emit: (kind: string, a: any, b: any) => void, cancelled: () => boolean) => Promise<any>,
+ *   parity: (request: object, emit: (part: object) => void, cancelled: () => boolean) => Promise<any>,
+ *   parity_record: (request: object) => Promise<any>,
+ *   parity_output: (request: object) => Promise<any>,
  *   dispose: () => void,
  * }} Engine */
 
@@ -59,6 +63,9 @@ export async function boot(root, site, tell, startThread) {
       stderr: console.warn,
     });
     watch.end();
+    const webloop = result.pyimport("pyodide.webloop");
+    webloop.scheduleCallback = soon;
+    webloop.destroy();
     return result;
   });
   await timed("numpy", async () => pyodide.pyimport("numpy").destroy());

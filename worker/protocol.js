@@ -6,7 +6,9 @@
 /** @typedef {"bytes" | "steps"} Unit */
 /** @typedef {"stop_token" | "stop_string" | "max_tokens" | "context_full" | "cancelled" | "invalid_utf8"} Reason */
 /** @typedef {"text" | "reasoning"} Part */
-/** @typedef {"input.text" | "input.character" | "input.json" | "input.model" | "input.params" | "input.response_format" | "input.token_id" | "input.budget" | "template.role" | "template.content" | "template.order" | "template.message" | "template.reasoning" | "template.tool_calls" | "template.tools" | "template.options" | "template.refused" | "template.limit" | "format.gguf" | "format.safetensors" | "format.tokenizer_file" | "format.manifest" | "format.model_file" | "format.transcript" | "format.unsupported" | "asset.unreachable" | "asset.hash" | "asset.not_stored" | "device.insecure_context" | "device.no_webgpu" | "device.no_wasm" | "device.limit" | "device.lost" | "device.out_of_memory" | "device.self_test" | "device.bad_logits" | "device.worker" | "protocol.message" | "protocol.version" | "protocol.state" | "protocol.internal" | "cancelled"} Code */
+/** @typedef {"input.text" | "input.character" | "input.json" | "input.browser" | "input.model" | "input.params" | "input.response_format" | "input.token_id" | "input.budget" | "template.role" | "template.content" | "template.order" | "template.message" | "template.reasoning" | "template.tool_calls" | "template.tools" | "template.options" | "template.refused" | "template.limit" | "format.gguf" | "format.safetensors" | "format.tokenizer_file" | "format.manifest" | "format.model_file" | "format.transcript" | "format.certificate" | "format.vectors" | "format.unsupported" | "asset.unreachable" | "asset.hash" | "asset.not_stored" | "device.insecure_context" | "device.no_webgpu" | "device.no_wasm" | "device.limit" | "device.lost" | "device.out_of_memory" | "device.self_test" | "device.bad_logits" | "device.worker" | "browser.missing" | "browser.failed" | "browser.late" | "browser.script" | "protocol.message" | "protocol.version" | "protocol.state" | "protocol.internal" | "cancelled"} Code */
+/** @typedef {"tokenizer" | "template" | "prompt" | "sampling" | "stream" | "forward" | "chat"} ParityStage */
+/** @typedef {"quick" | "reduced" | "full"} ParitySize */
 /** @typedef {{role: string; content: Uint8Array<ArrayBuffer>; reasoning_content: Uint8Array<ArrayBuffer> | null; tool_calls: Uint8Array<ArrayBuffer> | null}} Turn */
 /** @typedef {{id: Uint8Array<ArrayBuffer>; relevance: number; content: Uint8Array<ArrayBuffer>}} Passage */
 /** @typedef {{low: string, high: string, whole: boolean, zero: boolean, above: boolean}} Range */
@@ -31,8 +33,24 @@
  * - `continue_ids`: what was generated before, of a reply that was cut short
  * - `params`: sampling parameters by name; `seed` is a decimal string
  * @typedef {{type: "chat"; id: number; messages: Turn[]; tools: Uint8Array<ArrayBuffer> | null; enable_thinking: boolean | null; preserve_thinking: boolean; local_state: Uint8Array<ArrayBuffer> | null; evidence: Passage[] | null; budget_tokens: number | null; continue_ids: Uint32Array<ArrayBuffer> | null; params: Record<string, number | string | Uint8Array | Uint8Array[] | number[]>}} ChatMessage */
-/** End chat `id` and any before it. A busy worker reads the shared word instead.
- * - `id`: of a chat
+/** Run stages of the parity suite on this model and device. One at a time, and no chat meanwhile.
+ * - `id`: larger than the id of any chat or parity before
+ * - `stages`: which, each once
+ * - `size`: how many vectors of each
+ * @typedef {{type: "parity"; id: number; stages: ParityStage[]; size: ParitySize}} ParityMessage */
+/** Compute one vector of the parity suite.
+ * - `id`: larger than the id of any chat or parity before
+ * - `stage`: of the vector
+ * - `index`: of the vector in its stage
+ * - `size`: which bounds the index
+ * @typedef {{type: "parity_record"; id: number; stage: ParityStage; index: number; size: ParitySize}} ParityRecordMessage */
+/** Compute what any input of a stage of the parity suite comes to.
+ * - `id`: larger than the id of any chat or parity before
+ * - `stage`: whose input it is
+ * - `input`: JSON, UTF-8
+ * @typedef {{type: "parity_output"; id: number; stage: ParityStage; input: Uint8Array<ArrayBuffer>}} ParityOutputMessage */
+/** End chat or parity `id` and any before it. A busy worker reads the shared word instead.
+ * - `id`: of a chat or parity
  * @typedef {{type: "cancel"; id: number}} CancelMessage */
 /** Free the device's memory and end.
  * @typedef {{type: "dispose"}} DisposeMessage */
@@ -86,6 +104,28 @@
  * - `stats`: counts and times
  * - `more`: tool_calls; logprobs, of each new id or null where not wanted
  * @typedef {{type: "done"; id: number; reason: Reason; transcript: Uint8Array<ArrayBuffer>; stats: Record<string, any>; more: Record<string, any>}} DoneMessage */
+/** How far a stage of the parity suite is.
+ * - `id`: of the parity
+ * - `stage`: which
+ * - `done`: vectors
+ * - `total`: vectors
+ * @typedef {{type: "parity_progress"; id: number; stage: ParityStage; done: number; total: number}} ParityProgressMessage */
+/** What a stage of the parity suite has come to.
+ * - `id`: of the parity
+ * - `stage`: which
+ * - `vectors`: how many
+ * - `digest`: sha256 of all its lines, in hexadecimal
+ * - `marks`: eight hexadecimal digits for each vector
+ * - `seconds`: how long it took
+ * @typedef {{type: "parity_stage"; id: number; stage: ParityStage; vectors: number; digest: string; marks: string; seconds: number}} ParityStageMessage */
+/** All stages have run; each had its `parity_stage`.
+ * - `id`: of the parity
+ * - `info`: suite, size, artifacts, executor, adapter
+ * @typedef {{type: "parity_done"; id: number; info: Record<string, any>}} ParityDoneMessage */
+/** One vector of the parity suite, or what an input comes to.
+ * - `id`: of the parity
+ * - `record`: id, input and output as canonical JSON, UTF-8; the id of no vector is ""
+ * @typedef {{type: "parity_vector"; id: number; record: Uint8Array<ArrayBuffer>}} ParityVectorMessage */
 /** Start worker/wasm/thread.js, and hand it `port` when its script runs; say there why it can't.
  * - `port`: to the engine
  * @typedef {{type: "thread"; port: MessagePort}} ThreadMessage */
@@ -111,29 +151,47 @@
  * - `n_bytes`: bytes of all tokens: the text's after normalization
  * - `encode_ms`: how long it took
  * @typedef {{type: "tokens"; id: number; ids: Uint32Array<ArrayBuffer>; ends: Uint32Array<ArrayBuffer>; data: Uint8Array<ArrayBuffer>; n_bytes: number; encode_ms: number}} TokensMessage */
+/** Boot Python with the package `regex`.
+ * - `version`: PROTOCOL_VERSION of the page
+ * - `site`: version of the site, as the page knows it
+ * - `root`: URL of the site's root, ends with /
+ * @typedef {{type: "opine"; version: number; site: string; root: string}} OpineMessage */
+/** Split this text.
+ * - `id`: larger than that of any text before
+ * - `pattern`: a name of parity/opinion.py's PATTERNS
+ * - `data`: UTF-8
+ * @typedef {{type: "split"; id: number; pattern: string; data: Uint8Array<ArrayBuffer>}} SplitMessage */
+/** Texts are split now.
+ * @typedef {{type: "opines"}} OpinesMessage */
+/** A text's pieces.
+ * - `id`: of the text
+ * - `answer`: JSON: a list of pieces; null where a character may not be known
+ * @typedef {{type: "pieces"; id: number; answer: string}} PiecesMessage */
 /** Something went wrong that the model can do without.
  * - `code`: which
  * - `message`: place, what was found, what is allowed
  * - `detail`: the same for programs
  * @typedef {{type: "warning"; code: Code; message: string; detail: Record<string, any>}} WarningMessage */
-/** A chat or a text (`id`) or, with null, the loading or the worker itself has failed.
- * - `id`: of the chat or the text
+/** A chat, a parity or a text (`id`) or, with null, the loading or the worker itself has failed.
+ * - `id`: of the chat, the parity or the text
  * - `code`: which
  * - `message`: place, what was found, what is allowed
  * - `detail`: the same for programs
  * @typedef {{type: "error"; id: number | null; code: Code; message: string; detail: Record<string, any>}} ErrorMessage */
 /** @typedef {{
- *   page_to_worker: InitMessage | ChatMessage | CancelMessage | DisposeMessage;
- *   worker_to_page: ProgressMessage | ReadyMessage | ContextMessage | PrefillMessage | DeltaMessage | DoneMessage | ThreadMessage | ErrorMessage;
+ *   page_to_worker: InitMessage | ChatMessage | ParityMessage | ParityRecordMessage | ParityOutputMessage | CancelMessage | DisposeMessage;
+ *   worker_to_page: ProgressMessage | ReadyMessage | ContextMessage | PrefillMessage | DeltaMessage | DoneMessage | ParityProgressMessage | ParityStageMessage | ParityDoneMessage | ParityVectorMessage | ThreadMessage | ErrorMessage;
  *   page_to_loader: LoadMessage;
  *   loader_to_page: ProgressMessage | WarningMessage | ErrorMessage;
  *   loader_to_worker: ModelMessage;
  *   worker_to_loader: WantMessage;
  *   page_to_tokenizer: OpenMessage | EncodeMessage;
  *   tokenizer_to_page: OpenedMessage | TokensMessage | WarningMessage | ErrorMessage;
+ *   page_to_opinion: OpineMessage | SplitMessage;
+ *   opinion_to_page: OpinesMessage | PiecesMessage | ErrorMessage;
  * }} Channels */
 
-export const PROTOCOL_VERSION = 3;
+export const PROTOCOL_VERSION = 4;
 /** @type {readonly Stage[]} */
 export const STAGES = [
   "runtime",
@@ -160,6 +218,22 @@ export const EXECUTORS = [
   "webgpu",
   "wasm",
   "reference"
+];
+/** @type {readonly ParityStage[]} */
+export const PARITY_STAGES = [
+  "tokenizer",
+  "template",
+  "prompt",
+  "sampling",
+  "stream",
+  "forward",
+  "chat"
+];
+/** @type {readonly ParitySize[]} */
+export const PARITY_SIZES = [
+  "quick",
+  "reduced",
+  "full"
 ];
 /** Indices into the shared Int32Array. */
 export const CONTROL_WORDS = {
@@ -290,6 +364,11 @@ export const ERRORS = {
     "meaning": "The request is not valid JSON of the expected shape.",
     "remedy": "Correct the request."
   },
+  "input.browser": {
+    "class": "InputError",
+    "meaning": "No such browser is known, or its URL is not one.",
+    "remedy": "Use a name of the message's list, or name@URL."
+  },
   "input.model": {
     "class": "InputError",
     "meaning": "No such model is installed.",
@@ -395,6 +474,16 @@ export const ERRORS = {
     "meaning": "The transcript is damaged.",
     "remedy": "Use a transcript written by this program."
   },
+  "format.certificate": {
+    "class": "FormatError",
+    "meaning": "The parity certificate is damaged, or contradicts itself.",
+    "remedy": "Use a certificate written by this program."
+  },
+  "format.vectors": {
+    "class": "FormatError",
+    "meaning": "A conformance kit, or its results, are damaged.",
+    "remedy": "Write the kit again; one JSON object a line is a result."
+  },
   "format.unsupported": {
     "class": "FormatError",
     "meaning": "The file is valid, but uses something we do not support.",
@@ -460,6 +549,26 @@ export const ERRORS = {
     "meaning": "The worker died.",
     "remedy": "Reload the page; report a bug if it happens again."
   },
+  "browser.missing": {
+    "class": "BrowserError",
+    "meaning": "A browser to drive, or what drives it, is not installed.",
+    "remedy": "Install what the detail's `install` says, or leave the browser out."
+  },
+  "browser.failed": {
+    "class": "BrowserError",
+    "meaning": "A driven browser did not start, or ended by itself.",
+    "remedy": "Read the message; start it by hand to see more."
+  },
+  "browser.late": {
+    "class": "BrowserError",
+    "meaning": "A driven browser did not do something within its limit.",
+    "remedy": "Try again on an idle machine, or with a longer limit."
+  },
+  "browser.script": {
+    "class": "BrowserError",
+    "meaning": "A script failed in a driven page.",
+    "remedy": "Correct the script; the message is its own."
+  },
   "protocol.message": {
     "class": "ProtocolError",
     "meaning": "A message between page and worker is malformed.",
@@ -524,6 +633,7 @@ const ENUMS = {
     "input.text",
     "input.character",
     "input.json",
+    "input.browser",
     "input.model",
     "input.params",
     "input.response_format",
@@ -545,6 +655,8 @@ const ENUMS = {
     "format.manifest",
     "format.model_file",
     "format.transcript",
+    "format.certificate",
+    "format.vectors",
     "format.unsupported",
     "asset.unreachable",
     "asset.hash",
@@ -558,11 +670,29 @@ const ENUMS = {
     "device.self_test",
     "device.bad_logits",
     "device.worker",
+    "browser.missing",
+    "browser.failed",
+    "browser.late",
+    "browser.script",
     "protocol.message",
     "protocol.version",
     "protocol.state",
     "protocol.internal",
     "cancelled"
+  ],
+  "parity_stage": [
+    "tokenizer",
+    "template",
+    "prompt",
+    "sampling",
+    "stream",
+    "forward",
+    "chat"
+  ],
+  "parity_size": [
+    "quick",
+    "reduced",
+    "full"
   ]
 };
 /** @type {Record<string, Record<string, string>>} */
@@ -603,6 +733,22 @@ const CHANNELS = {
       "continue_ids": "words?",
       "params": "params"
     },
+    "parity": {
+      "id": "id",
+      "stages": "parity_stage*",
+      "size": "parity_size"
+    },
+    "parity_record": {
+      "id": "id",
+      "stage": "parity_stage",
+      "index": "uint",
+      "size": "parity_size"
+    },
+    "parity_output": {
+      "id": "id",
+      "stage": "parity_stage",
+      "input": "bytes"
+    },
     "cancel": {
       "id": "id"
     },
@@ -640,6 +786,28 @@ const CHANNELS = {
       "transcript": "file",
       "stats": "object",
       "more": "object"
+    },
+    "parity_progress": {
+      "id": "id",
+      "stage": "parity_stage",
+      "done": "uint",
+      "total": "uint"
+    },
+    "parity_stage": {
+      "id": "id",
+      "stage": "parity_stage",
+      "vectors": "uint",
+      "digest": "string",
+      "marks": "string",
+      "seconds": "number"
+    },
+    "parity_done": {
+      "id": "id",
+      "info": "object"
+    },
+    "parity_vector": {
+      "id": "id",
+      "record": "file"
     },
     "thread": {
       "port": "port"
@@ -730,6 +898,31 @@ const CHANNELS = {
       "message": "string",
       "detail": "object"
     }
+  },
+  "page_to_opinion": {
+    "opine": {
+      "version": "uint",
+      "site": "string",
+      "root": "string"
+    },
+    "split": {
+      "id": "id",
+      "pattern": "string",
+      "data": "bytes"
+    }
+  },
+  "opinion_to_page": {
+    "opines": {},
+    "pieces": {
+      "id": "id",
+      "answer": "string"
+    },
+    "error": {
+      "id": "id?",
+      "code": "code",
+      "message": "string",
+      "detail": "object"
+    }
   }
 };
 /** @type {Record<string, string>} */
@@ -772,12 +965,14 @@ export class FormatError extends Slm2Error {}
 export class AssetError extends Slm2Error {}
 /** device.*: The machine cannot do it. */
 export class DeviceError extends Slm2Error {}
+/** browser.*: A browser that is driven by a program can't be had, fails or is late. */
+export class BrowserError extends Slm2Error {}
 /** protocol.*: The page's and the worker's side disagree. */
 export class ProtocolError extends Slm2Error {}
 /** cancelled: Somebody asked to stop. */
 export class Cancelled extends Slm2Error {}
 /** @type {Record<string, typeof Slm2Error>} */
-const CLASSES = { InputError, FormatError, AssetError, DeviceError, ProtocolError, Cancelled };
+const CLASSES = { InputError, FormatError, AssetError, DeviceError, BrowserError, ProtocolError, Cancelled };
 
 /** The error with this code, in its class. @param {string} code @param {string} message
  * @param {Record<string, any>} [detail] @returns {Slm2Error} */

@@ -22,6 +22,9 @@ import { checkProtocol, checkSite, fetchSite } from "./site.js";
 const TAKEN_IN = {
   init: ["new"],
   chat: ["ready"],
+  parity: ["ready"],
+  parity_record: ["ready"],
+  parity_output: ["ready"],
   cancel: ["ready", "busy"],
   dispose: ["new", "loading", "ready", "busy", "failed"],
 };
@@ -38,6 +41,9 @@ let engine = null;
 /** @type {Int32Array | null} */
 let control = null;
 let cancelledId = 0;
+/** Held open as long as this worker lives: a private window of WebKit forgets what a cache holds that nobody has
+ * open, and the loader is ended. @type {Set<Cache>} */
+const held = new Set();
 let lastId = 0;
 /** Tells the page that it may end this worker. It must not end itself: Chromium is then in no hurry. */
 let letGo = () => {};
@@ -78,7 +84,7 @@ async function receive(data) {
   try {
     checkProtocol(data, "worker");
     const message = check("page_to_worker", data);
-    if (message.type === "chat") id = message.id;
+    if (["chat", "parity", "parity_record", "parity_output"].includes(message.type)) id = /** @type {any} */ (message).id;
     if (!TAKEN_IN[message.type].includes(state)) {
       const detail = { found: state, allowed: TAKEN_IN[message.type].join(" | ") };
       throw new ProtocolError("protocol.state", `${message.type}: the worker is ${state}`, detail);
@@ -92,12 +98,19 @@ async function receive(data) {
         state = "busy";
         await chat(message);
         break;
+      case "parity":
+      case "parity_record":
+      case "parity_output":
+        state = "busy";
+        await parity(message);
+        break;
       case "cancel":
         cancelledId = Math.max(cancelledId, message.id);
         break;
       case "dispose":
         state = "closed";
         engine?.dispose();
+        held.clear();
         letGo();
     }
   } catch (error) {
@@ -122,6 +135,7 @@ async function load({ site: pageSite, root: rootUrl, executor, max_seq_len: maxS
   const loading = booted.engine.load(files, executor, maxSeqLen, tellProgress);
   const info = unwrap(await loading);
   engine = booted.engine;
+  await holdCaches().catch(() => {}); // who gives none has none to forget
   await checkNothingChanged(root, pageSite);
   info.site = pageSite;
   info.timings = {
@@ -134,6 +148,10 @@ async function load({ site: pageSite, root: rootUrl, executor, max_seq_len: maxS
   info.memory.weights_shared = memory !== null;
   state = "ready";
   tellPage({ type: "ready", info });
+}
+
+async function holdCaches() {
+  for (const name of await caches.keys()) if (name.startsWith("slm2-models")) held.add(await caches.open(name));
 }
 
 /** Throws `protocol.version` if the site was replaced while its files were fetched. No answer is no difference.
@@ -164,14 +182,46 @@ function receiveModel(port) {
   });
 }
 
+/** The id of a request, which is larger than any before. @param {string} type @param {number} id */
+function takeId(type, id) {
+  if (id <= lastId) {
+    const detail = { found: id, allowed: `more than ${lastId}` };
+    throw new ProtocolError("protocol.message", `${type}.id: found ${id}; allowed: more than ${lastId}`, detail);
+  }
+  lastId = id;
+}
+
+/** Whether the page has cancelled request `id`. @param {number} id */
+const isCancelled = (id) =>
+  cancelledId >= id || (control !== null && Atomics.load(control, CONTROL_WORDS.cancelled_id) >= id);
+
+/** @param {Extract<Channels["page_to_worker"], {type: "parity" | "parity_record" | "parity_output"}>} message */
+async function parity({ id, ...request }) {
+  const running = /** @type {import("./boot.js").Engine} */ (engine);
+  try {
+    takeId(request.type, id);
+    if (request.type === "parity") {
+      /** @param {any} part */
+      const emit = (part) => tellPage({ ...part, id });
+      const info = unwrap(await running.parity(request, emit, () => isCancelled(id)));
+      state = "ready";
+      tellPage({ type: "parity_done", id, info });
+    } else {
+      const one = request.type === "parity_record" ? running.parity_record : running.parity_output;
+      const { record } = unwrap(await one(request));
+      state = "ready";
+      tellPage({ type: "parity_vector", id, record }, [record.buffer]);
+    }
+  } catch (error) {
+    state = "ready";
+    throw error;
+  }
+}
+
 /** @param {import("./protocol.js").ChatMessage} message */
 async function chat({ type, id, ...request }) {
   try {
-    if (id <= lastId) {
-      const detail = { found: id, allowed: `more than ${lastId}` };
-      throw new ProtocolError("protocol.message", `chat.id: found ${id}; allowed: more than ${lastId}`, detail);
-    }
-    lastId = id;
+    takeId(type, id);
     let nTokens = 0;
     /** @param {string} kind @param {any} a @param {any} b */
     const emit = (kind, a, b) => {
@@ -180,8 +230,7 @@ async function chat({ type, id, ...request }) {
       else if (kind === "token") nTokens += 1;
       else if (a.byteLength > 0) tellPage({ type: "delta", id, part: b, data: a, n_tokens: nTokens }, [a.buffer]);
     };
-    const cancelled = () =>
-      cancelledId >= id || (control !== null && Atomics.load(control, CONTROL_WORDS.cancelled_id) >= id);
+    const cancelled = () => isCancelled(id);
     const running = /** @type {import("./boot.js").Engine} */ (engine).chat(request, emit, cancelled);
     const { reason, transcript, stats, more } = unwrap(await running);
     const data = new TextEncoder().encode(transcript);

@@ -17,8 +17,11 @@ this list, and imports look back up it only:
     session       the loop that joins the stages
     transcript    what a run was, in one JSON
     protocol      the messages between page and worker
+    parity        the same records from every implementation, and what each came to
     bridge        the browser's side (the only folder that imports `js` or `pyodide`)
-    cli, bench, compile  offline: the command line, the benches, and the compilers that make a packed model
+    browsers      drives real browsers, for the tests, the benches and the command line
+    cli, bench, parity_run, compile  offline: the command line, the benches, the parity suite in every
+                  browser, and the compilers that make a packed model
 """
 
 __version__ = "0.1.0"

@@ -5,6 +5,7 @@
       FormatError     format.*              a file that is not what it should be
       AssetError      asset.*               a file that could not be had
       DeviceError     device.*              the machine: no WebGPU, a limit, a lost device
+      BrowserError    browser.*             a browser that a program of ours drives, never the visitor's
       ProtocolError   protocol.*            our two sides disagree
       Cancelled       cancelled             somebody asked to stop; not a failure
 
@@ -25,6 +26,10 @@ CODES: Mapping[str, tuple[str, str]] = {
         "Remove the character and send again.",
     ),
     "input.json": ("The request is not valid JSON of the expected shape.", "Correct the request."),
+    "input.browser": (
+        "No such browser is known, or its URL is not one.",
+        "Use a name of the message's list, or name@URL.",
+    ),
     "input.model": ("No such model is installed.", "Check the model's name, or compile it first."),
     "input.params": ("A generation parameter is out of its range.", "Correct the parameter."),
     "input.response_format": (
@@ -73,6 +78,14 @@ CODES: Mapping[str, tuple[str, str]] = {
         "Reload the page to fetch it again; if it persists, the server's copy is damaged.",
     ),
     "format.transcript": ("The transcript is damaged.", "Use a transcript written by this program."),
+    "format.certificate": (
+        "The parity certificate is damaged, or contradicts itself.",
+        "Use a certificate written by this program.",
+    ),
+    "format.vectors": (
+        "A conformance kit, or its results, are damaged.",
+        "Write the kit again; one JSON object a line is a result.",
+    ),
     "format.unsupported": ("The file is valid, but uses something we do not support.", "Use another model."),
     "asset.unreachable": ("A file could not be fetched.", "Check the network and try again."),
     "asset.hash": ("A fetched file has the wrong hash.", "Try again; if it persists, the source changed."),
@@ -95,6 +108,19 @@ CODES: Mapping[str, tuple[str, str]] = {
     "device.self_test": ("The GPU computes wrong results.", "Update the browser or the GPU's driver."),
     "device.bad_logits": ("The model's output holds NaN or infinity.", "Reload the page; report a bug."),
     "device.worker": ("The worker died.", "Reload the page; report a bug if it happens again."),
+    "browser.missing": (
+        "A browser to drive, or what drives it, is not installed.",
+        "Install what the detail's `install` says, or leave the browser out.",
+    ),
+    "browser.failed": (
+        "A driven browser did not start, or ended by itself.",
+        "Read the message; start it by hand to see more.",
+    ),
+    "browser.late": (
+        "A driven browser did not do something within its limit.",
+        "Try again on an idle machine, or with a longer limit.",
+    ),
+    "browser.script": ("A script failed in a driven page.", "Correct the script; the message is its own."),
     "protocol.message": ("A message between page and worker is malformed.", "Report a bug."),
     "protocol.version": ("Page and worker come from different versions.", "Reload the page."),
     "protocol.state": ("A call was made at the wrong time.", "Wait for the previous call to end."),
@@ -146,6 +172,12 @@ class DeviceError(Slm2Error):
     """The machine cannot do it."""
 
     prefixes = ("device.",)
+
+
+class BrowserError(Slm2Error):
+    """A browser that is driven by a program can't be had, fails or is late."""
+
+    prefixes = ("browser.",)
 
 
 class ProtocolError(Slm2Error):

@@ -1,11 +1,13 @@
 """What page, loader and worker say to each other: the only authority.
 
     page  --page_to_loader-->  loader        load: fetch and verify a model's files
-    page  --page_to_worker-->  worker        init, chat, cancel, dispose
+    page  --page_to_worker-->  worker        init, chat, parity, parity_record,
+                                             parity_output, cancel, dispose
     loader --loader_to_worker--> worker      model, through a MessagePort that the page hands to both
     loader, worker --*_to_page--> page       progress, ready, context, prefill, delta,
-                                             done, thread, warning, error
+                                             done, parity_*, thread, warning, error
     page <--*_to_*--> tokenizer              open, encode; opened, tokens, warning, error (the tokenizer view)
+    page <--*_to_*--> opinion                opine, split; opines, pieces, error (parity's stage `regex`)
 
 Everything is data: `MESSAGES` lists the messages, `CODES` (errors.py) the errors, `CONTROL_WORDS` the
 shared words. Both sides check every message they receive with the same table: `check` here, and `check`
@@ -28,6 +30,7 @@ from typing import Any, Final, Literal, TypeGuard, get_args
 from slm2_web.errors import (
     CODES,
     AssetError,
+    BrowserError,
     Cancelled,
     DeviceError,
     FormatError,
@@ -38,7 +41,7 @@ from slm2_web.errors import (
 from slm2_web.forward2.wasm import MAX_BYTES, PAGE_BYTES, WEIGHTS_BASE
 from slm2_web.manifest import FORMAT, MAX_MANIFEST_BYTES, MAX_SHARD_BYTES, VERSION
 
-PROTOCOL_VERSION: Final = 3
+PROTOCOL_VERSION: Final = 4
 
 Channel = Literal[
     "page_to_worker",
@@ -49,6 +52,8 @@ Channel = Literal[
     "worker_to_loader",
     "page_to_tokenizer",
     "tokenizer_to_page",
+    "page_to_opinion",
+    "opinion_to_page",
 ]
 
 # Loading, in the order in which a page shows it. `weights` runs beside the three before it.
@@ -56,6 +61,10 @@ STAGES: Final = ("runtime", "numpy", "package", "weights", "self_test", "upload"
 
 # Why a reply ended.
 REASONS: Final = ("stop_token", "stop_string", "max_tokens", "context_full", "cancelled", "invalid_utf8")
+
+# The parity suite's stages, in the order in which they run, and how many vectors of each (docs/parity.md).
+PARITY_STAGES: Final = ("tokenizer", "template", "prompt", "sampling", "stream", "forward", "chat")
+PARITY_SIZES: Final = ("quick", "reduced", "full")
 
 # Words of the shared Int32Array `control`: name -> (index, meaning).
 CONTROL_WORDS: Final[Mapping[str, tuple[int, str]]] = {
@@ -112,6 +121,8 @@ ENUMS: Final[Mapping[str, tuple[str, ...]]] = {
     "reason": REASONS,
     "part": ("text", "reasoning"),
     "code": tuple(CODES),
+    "parity_stage": PARITY_STAGES,
+    "parity_size": PARITY_SIZES,
 }
 
 # name: (what is allowed, for people; its type in TypeScript)
@@ -207,10 +218,41 @@ MESSAGES: Final = (
         ),
     ),
     Message(
+        "parity",
+        ("page_to_worker",),
+        "Run stages of the parity suite on this model and device. One at a time, and no chat meanwhile.",
+        (
+            Field("id", "id", "larger than the id of any chat or parity before"),
+            Field("stages", "parity_stage*", "which, each once"),
+            Field("size", "parity_size", "how many vectors of each"),
+        ),
+    ),
+    Message(
+        "parity_record",
+        ("page_to_worker",),
+        "Compute one vector of the parity suite.",
+        (
+            Field("id", "id", "larger than the id of any chat or parity before"),
+            Field("stage", "parity_stage", "of the vector"),
+            Field("index", "uint", "of the vector in its stage"),
+            Field("size", "parity_size", "which bounds the index"),
+        ),
+    ),
+    Message(
+        "parity_output",
+        ("page_to_worker",),
+        "Compute what any input of a stage of the parity suite comes to.",
+        (
+            Field("id", "id", "larger than the id of any chat or parity before"),
+            Field("stage", "parity_stage", "whose input it is"),
+            Field("input", "bytes", "JSON, UTF-8"),
+        ),
+    ),
+    Message(
         "cancel",
         ("page_to_worker",),
-        "End chat `id` and any before it. A busy worker reads the shared word instead.",
-        (Field("id", "id", "of a chat"),),
+        "End chat or parity `id` and any before it. A busy worker reads the shared word instead.",
+        (Field("id", "id", "of a chat or parity"),),
     ),
     Message("dispose", ("page_to_worker",), "Free the device's memory and end."),
     Message(
@@ -301,6 +343,50 @@ MESSAGES: Final = (
         ),
     ),
     Message(
+        "parity_progress",
+        ("worker_to_page",),
+        "How far a stage of the parity suite is.",
+        (
+            Field("id", "id", "of the parity"),
+            Field("stage", "parity_stage", "which"),
+            Field("done", "uint", "vectors"),
+            Field("total", "uint", "vectors"),
+        ),
+    ),
+    Message(
+        "parity_stage",
+        ("worker_to_page",),
+        "What a stage of the parity suite has come to.",
+        (
+            Field("id", "id", "of the parity"),
+            Field("stage", "parity_stage", "which"),
+            Field("vectors", "uint", "how many"),
+            Field("digest", "string", "sha256 of all its lines, in hexadecimal"),
+            Field("marks", "string", "eight hexadecimal digits for each vector"),
+            Field("seconds", "number", "how long it took"),
+        ),
+    ),
+    Message(
+        "parity_done",
+        ("worker_to_page",),
+        "All stages have run; each had its `parity_stage`.",
+        (
+            Field("id", "id", "of the parity"),
+            Field("info", "object", "suite, size, artifacts, executor, adapter"),
+        ),
+    ),
+    Message(
+        "parity_vector",
+        ("worker_to_page",),
+        "One vector of the parity suite, or what an input comes to.",
+        (
+            Field("id", "id", "of the parity"),
+            Field(
+                "record", "file", 'id, input and output as canonical JSON, UTF-8; the id of no vector is ""'
+            ),
+        ),
+    ),
+    Message(
         "thread",
         ("worker_to_page",),
         "Start worker/wasm/thread.js, and hand it `port` when its script runs; say there why it can't.",
@@ -347,6 +433,36 @@ MESSAGES: Final = (
         ),
     ),
     Message(
+        "opine",
+        ("page_to_opinion",),
+        "Boot Python with the package `regex`.",
+        (
+            Field("version", "uint", "PROTOCOL_VERSION of the page"),
+            Field("site", "string", "version of the site, as the page knows it"),
+            Field("root", "string", "URL of the site's root, ends with /"),
+        ),
+    ),
+    Message(
+        "split",
+        ("page_to_opinion",),
+        "Split this text.",
+        (
+            Field("id", "id", "larger than that of any text before"),
+            Field("pattern", "string", "a name of parity/opinion.py's PATTERNS"),
+            Field("data", "bytes", "UTF-8"),
+        ),
+    ),
+    Message("opines", ("opinion_to_page",), "Texts are split now."),
+    Message(
+        "pieces",
+        ("opinion_to_page",),
+        "A text's pieces.",
+        (
+            Field("id", "id", "of the text"),
+            Field("answer", "string", "JSON: a list of pieces; null where a character may not be known"),
+        ),
+    ),
+    Message(
         "warning",
         ("loader_to_page", "tokenizer_to_page"),
         "Something went wrong that the model can do without.",
@@ -358,10 +474,10 @@ MESSAGES: Final = (
     ),
     Message(
         "error",
-        ("worker_to_page", "loader_to_page", "tokenizer_to_page"),
-        "A chat or a text (`id`) or, with null, the loading or the worker itself has failed.",
+        ("worker_to_page", "loader_to_page", "tokenizer_to_page", "opinion_to_page"),
+        "A chat, a parity or a text (`id`) or, with null, the loading or the worker itself has failed.",
         (
-            Field("id", "id?", "of the chat or the text"),
+            Field("id", "id?", "of the chat, the parity or the text"),
             Field("code", "code", "which"),
             Field("message", "string", "place, what was found, what is allowed"),
             Field("detail", "object", "the same for programs"),
@@ -493,7 +609,15 @@ def _malformed(place: str, found: object, allowed: str) -> ProtocolError:
 
 # --- the page's copy -------------------------------------------------------------------------------------
 
-_CLASSES: Final = (InputError, FormatError, AssetError, DeviceError, ProtocolError, Cancelled)
+_CLASSES: Final = (
+    InputError,
+    FormatError,
+    AssetError,
+    DeviceError,
+    BrowserError,
+    ProtocolError,
+    Cancelled,
+)
 
 _JS_HEAD = """\
 // Generated by `python -m slm2_web.protocol --write` from py/slm2_web/protocol.py; never edited.
@@ -666,6 +790,8 @@ def _js_constants() -> str:
         ("export const STAGES", "/** @type {readonly Stage[]} */\n", STAGES),
         ("export const REASONS", "/** @type {readonly Reason[]} */\n", REASONS),
         ("export const EXECUTORS", "/** @type {readonly Executor[]} */\n", ENUMS["executor"]),
+        ("export const PARITY_STAGES", "/** @type {readonly ParityStage[]} */\n", PARITY_STAGES),
+        ("export const PARITY_SIZES", "/** @type {readonly ParitySize[]} */\n", PARITY_SIZES),
         (
             "export const CONTROL_WORDS",
             "/** Indices into the shared Int32Array. */\n",

@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, BrowserContext, Playwright, sync_playwr
 from e2e.chatpage import ChatPage
 from e2e.guest import mortal_threads
 from slm2_web.compile.assets import Fetcher
+from slm2_web.compile.install import install_parity
 from slm2_web.compile.pack import pack_gguf
 from slm2_web.compile.serve import Server, start
 from slm2_web.compile.site import build_site
@@ -32,7 +33,8 @@ Open = Callable[..., ChatPage]
 def site(packed_smollm2: Path) -> Path:
     """The site with the default model, as `build.py site` makes it."""
     out = ROOT / "build" / "e2e-site"
-    build_site(ROOT, out, [packed_smollm2], Fetcher.from_environment(ROOT), print)
+    hidden = [install_parity(ROOT, print)]
+    build_site(ROOT, out, [packed_smollm2], Fetcher.from_environment(ROOT), print, hidden=hidden)
     return out
 
 

@@ -44,7 +44,7 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
     "page_to_worker": [
         {
             "type": "init",
-            "version": 3,
+            "version": 4,
             "site": "0123",
             "root": "https://example.org/",
             "executor": "auto",
@@ -54,7 +54,7 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
         },
         {
             "type": "init",
-            "version": 3,
+            "version": 4,
             "site": "",
             "root": "",
             "executor": "webgpu",
@@ -83,13 +83,16 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
             "continue_ids": {"$words": 3},
             "params": {"temperature": 0.5, "seed": "1", "stop": [{"$bytes": 2}], "top_k": 4},
         },
+        {"type": "parity", "id": 2, "stages": ["tokenizer", "chat"], "size": "reduced"},
+        {"type": "parity_record", "id": 3, "stage": "forward", "index": 0, "size": "full"},
+        {"type": "parity_output", "id": 4, "stage": "stream", "input": {"$bytes": 2}},
         {"type": "cancel", "id": LIMITS["request_id"]},
         {"type": "dispose"},
     ],
     "page_to_loader": [
         {
             "type": "load",
-            "version": 3,
+            "version": 4,
             "site": "0123",
             "root": "r",
             "model": "m",
@@ -128,7 +131,28 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
             "stats": {},
             "more": {},
         },
+        {"type": "parity_progress", "id": 2, "stage": "tokenizer", "done": 3, "total": 120},
+        {
+            "type": "parity_stage",
+            "id": 2,
+            "stage": "tokenizer",
+            "vectors": 120,
+            "digest": "ab",
+            "marks": "cd",
+            "seconds": 1.5,
+        },
+        {"type": "parity_done", "id": 2, "info": {"size": "quick"}},
+        {"type": "parity_vector", "id": 3, "record": {"$bytes": 8}},
         {"type": "error", "id": 3, "code": "input.budget", "message": "m", "detail": {}},
+    ],
+    "page_to_opinion": [
+        {"type": "opine", "version": 1, "site": "s", "root": "r"},
+        {"type": "split", "id": 1, "pattern": "p", "data": {"$bytes": 3}},
+    ],
+    "opinion_to_page": [
+        {"type": "opines"},
+        {"type": "pieces", "id": 1, "answer": "[]"},
+        {"type": "error", "id": None, "code": "asset.unreachable", "message": "m", "detail": {}},
     ],
     "page_to_tokenizer": [
         {"type": "open", "version": 1, "site": "s", "root": "r", "model": "m"},
@@ -316,6 +340,7 @@ def test_every_code_has_its_class_on_the_page() -> None:
         "format": "FormatError",
         "asset": "AssetError",
         "device": "DeviceError",
+        "browser": "BrowserError",
         "protocol": "ProtocolError",
         "cancelled": "Cancelled",
     }

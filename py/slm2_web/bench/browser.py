@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -11,19 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from slm2_web.browsers.find import system_browser
+from slm2_web.browsers.playwright_driver import CHROMIUM_WEBGPU, FIREFOX_WEBGPU
 from slm2_web.compile import serve
+from slm2_web.errors import BrowserError
 
 BROWSERS: Final[Mapping[str, str]] = {"chromium": "Chromium", "firefox": "Firefox"}
 # Playwright does not start Firefox on a profile by WebDriver BiDi.
 KEEPS_PROFILE: Final = ("chromium",)
-
-# Chromium offers its software adapter only when asked to.
-_CHROMIUM_ARGS: Final = ["--enable-unsafe-webgpu"]
-_FIREFOX_PREFS: Final[dict[str, str | float | bool]] = {
-    "dom.webgpu.enabled": True,
-    "dom.webgpu.workers.enabled": True,
-    "gfx.webgpu.ignore-blocklist": True,
-}
 
 # Run in a page; whoever is late is ended or left, whatever it does.
 _RUN_JOB = """({script, request, limit_ms}) => new Promise((resolve) => {
@@ -123,20 +117,21 @@ def started(name: str, profile: Path | None = None) -> Iterator[Browser]:
         try:
             if name == "chromium":
                 own = Path(driver.chromium.executable_path)
-                found = str(own) if own.exists() else shutil.which("chromium")
-                if found is None:
-                    raise NoBrowser("no Chromium is installed")
                 context = driver.chromium.launch_persistent_context(
-                    str(profile or fresh), executable_path=found, args=_CHROMIUM_ARGS, chromium_sandbox=False
+                    str(profile or fresh),
+                    executable_path=own if own.exists() else system_browser(name),
+                    args=CHROMIUM_WEBGPU,
+                    chromium_sandbox=False,
                 )
             else:
-                found = shutil.which("firefox-esr") or shutil.which("firefox")
-                if found is None:
-                    raise NoBrowser("no Firefox is installed")
                 # Debian's Firefox speaks WebDriver BiDi alone.
                 context = driver.firefox.launch(
-                    channel="moz-firefox", executable_path=found, firefox_user_prefs=_FIREFOX_PREFS
+                    channel="moz-firefox",
+                    executable_path=system_browser(name),
+                    firefox_user_prefs={**FIREFOX_WEBGPU},
                 ).new_context()
+        except BrowserError as error:
+            raise NoBrowser(error.message) from None
         except Error as error:
             line = error.message.splitlines()[0]
             raise NoBrowser(f"{BROWSERS[name]} does not start: {line}") from None

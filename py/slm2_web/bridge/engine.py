@@ -34,6 +34,9 @@ from slm2_web.forward2.selftest import self_test
 from slm2_web.forward2.wasm import WEIGHTS_BASE, WasmExecutor
 from slm2_web.manifest import Manifest, parse_manifest
 from slm2_web.packed import PackedModel, check_tensors
+from slm2_web.parity import suite
+from slm2_web.parity.canonical import canonical
+from slm2_web.parity.subject import Subject
 from slm2_web.reply import Delta, Markers
 from slm2_web.request import parse_request, prompt_of
 from slm2_web.sampling2.logprobs import Logprobs
@@ -366,6 +369,45 @@ class Engine:
                 ],
             },
         }
+
+    async def parity(self, request: Any, emit: Any, cancelled: Any) -> Any:
+        """`{ok: {suite, size, artifacts, executor, adapter}}` when the stages have run.
+
+        request: the page's `parity`, less its id. `emit(message)`: a `parity_progress` or a `parity_stage`,
+        less its id; `cancelled()` is asked before each vector.
+        """
+        return await _answer(self._parity(_plain(request.to_py()), emit, cancelled))
+
+    async def _parity(self, request: dict[str, Any], emit: Any, cancelled: Any) -> dict[str, Any]:
+        subject = self._subject()
+        async for event in suite.run(subject, request["stages"], request["size"], cancelled=cancelled):
+            emit(to_object(event.as_message()))
+        return suite.info(subject, request["size"])
+
+    async def parity_record(self, request: Any) -> Any:
+        """`{ok: {record}}`: one vector, canonical JSON. request: the page's `parity_record`, less its id."""
+        return await _answer(self._parity_record(_plain(request.to_py())))
+
+    async def _parity_record(self, request: dict[str, Any]) -> dict[str, Any]:
+        made = await suite.record(self._subject(), request["stage"], request["index"], request["size"])
+        return {"record": canonical(made)}
+
+    async def parity_output(self, request: Any) -> Any:
+        """`{ok: {record}}`: what an input comes to. request: the page's `parity_output`, less its id."""
+        return await _answer(self._parity_output(_plain(request.to_py())))
+
+    async def _parity_output(self, request: dict[str, Any]) -> dict[str, Any]:
+        made = suite.read_input(request["input"])
+        found = await suite.output_of_any(self._subject(), request["stage"], made)
+        return {"record": canonical({"id": "", "input": made, "output": found})}
+
+    def _subject(self) -> Subject:
+        model = self._model
+        if model is None:
+            raise ProtocolError("protocol.state", "no model is loaded")
+        return Subject(
+            model.manifest, model.artifacts, model.tokenizer, model.template, model.device.executor
+        )
 
     async def _renew(self, kind: str, loading: _Loading, error: DeviceError, tries: int) -> Executor:
         """Another executor in place of the model's, which failed with `error`.

@@ -14,7 +14,7 @@ import click
 
 from slm2_web.compile import serve as server
 from slm2_web.compile.assets import Fetcher
-from slm2_web.compile.install import QUANTIZATION_NAMES, install_model, install_own
+from slm2_web.compile.install import QUANTIZATION_NAMES, install_model, install_own, install_parity
 from slm2_web.compile.models import MODELS
 from slm2_web.compile.site import SiteError, build_site
 from slm2_web.errors import InputError, Slm2Error
@@ -106,7 +106,8 @@ def site(out: Path, models: Sequence[str], source: Path | None, quant: str) -> N
         install_model(name, ROOT, fetcher, say, source=source, quantization=quant)
         for name in dict.fromkeys(models)
     ]
-    built = build_site(ROOT, out.absolute(), packed, fetcher, say)
+    hidden = [install_parity(ROOT, say)]
+    built = build_site(ROOT, out.absolute(), packed, fetcher, say, hidden=hidden)
     say(f"{out}: {'built' if built else 'up to date'}")
 
 

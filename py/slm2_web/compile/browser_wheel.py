@@ -9,11 +9,13 @@ import re
 import zipfile
 from pathlib import Path
 
-# The command line, the compilers, the benches and the wasm modules, which the page fetches itself; executors
-# outside a browser; the command's entry point.
+# The command line, the compilers, the benches, the drivers of browsers, the parity runs and the wasm modules,
+# which the page fetches itself; executors outside a browser; what only they use of the parity suite; the
+# command's entry point.
 NOT_IN_BROWSER = re.compile(
-    r"slm2_web/(?:bench|cli|compile|wasm)(?:\.py$|/)"
+    r"slm2_web/(?:bench|browsers|cli|compile|parity_run|wasm)(?:\.py$|/)"
     r"|slm2_web/.*/native[^/]*\.py$"
+    r"|slm2_web/parity/(?:__main__|baseline|certificate|difference|kit)\.py$|slm2_web/parity/SPEC\.md$"
     r"|[^/]+\.dist-info/entry_points\.txt$"
 )
 _RECORD = re.compile(r"[^/]+\.dist-info/RECORD")

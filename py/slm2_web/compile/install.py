@@ -76,6 +76,21 @@ def install_model(
     return out
 
 
+def install_parity(root: Path, say: Callable[[str], None]) -> Path:
+    """The parity suite's own packed model, up to date: build/models/parity-qwen3."""
+    from slm2_web.compile.parity_model import NAME, make_parity_model
+
+    out = models_folder(root) / NAME
+    stamp = out.parent / f".{NAME}.stamp"
+    key = _code_digest()
+    if not (stamp.is_file() and stamp.read_text("utf-8") == key and _whole(out)):
+        say(f"packing {NAME} into {out}")
+        stamp.unlink(missing_ok=True)
+        make_parity_model(out)
+        stamp.write_text(key, "utf-8")
+    return out
+
+
 def _file(file: str, asset: str, fetcher: Fetcher, source: Path | None) -> Path:
     """A file of the model, its bytes checked."""
     published = PUBLISHED / asset

@@ -21,10 +21,12 @@ import sys
 import threading
 import urllib.parse
 from collections.abc import Callable
+from contextlib import suppress
 from email.utils import formatdate
 from http import HTTPStatus
 from io import BufferedReader
 from pathlib import Path
+from typing import Any
 
 DEFAULT_PORT = 8000
 # How many ports after the default are tried when it is taken.
@@ -104,6 +106,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.isolation = isolation
         self.log = log
         self.etags: dict[Path, tuple[tuple[int, int, int], str]] = {}
+        self._connections: set[socket.socket] = set()
         if ":" in host:
             self.address_family = socket.AF_INET6
         super().__init__((host, port), Handler)
@@ -121,9 +124,23 @@ class Server(http.server.ThreadingHTTPServer):
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}{self.base}"
 
     def close(self) -> None:
-        """Stops listening; requests in progress are dropped."""
+        """Stops listening; requests in progress are dropped, and connections that are kept alive."""
         self.shutdown()
         self.server_close()
+        for connection in list(self._connections):
+            with suppress(OSError):  # the other side was faster
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """A new connection."""
+        connection, address = super().get_request()
+        self._connections.add(connection)
+        return connection, address
+
+    def shutdown_request(self, request: Any) -> None:
+        """The end of a connection."""
+        self._connections.discard(request)
+        super().shutdown_request(request)
 
     def etag(self, path: Path, file: BufferedReader) -> str:
         """The file's entity tag: a hash of its bytes, computed once per state of the file."""

@@ -1,11 +1,11 @@
 """The static site: every file that the page needs, in one folder that any web server can serve.
 
-    index.html  tokenizer.html  sw.js      from web/
+    index.html  tokenizer.html  parity.html  sw.js      from web/
     web/  worker/                          as they are in the repository
     runtime/pyodide-VERSION/               the parts of Pyodide that the page loads, the wheels of _WHEELS,
                                            and a lock file that knows these only
     wheels/HASH8/slm2_web-*.whl            this package, as far as it runs in a browser
-    models/NAME/                           packed models
+    models/NAME/                           packed models; the parity suite's own, which the page doesn't offer
     LICENSES.txt                           what all that is, whose, and under which licences
     site.json                              the list of it all:
 
@@ -53,9 +53,11 @@ _PYODIDE = "pyodide"
 _PYODIDE_FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip")
 _PYODIDE_LOCK = "pyodide-lock.json"
 _WHEELS = ("numpy", "micropip", "packaging")
+# The parity suite's second opinion, which only its page loads; the site does without where it can't be had.
+_OPINION = "regex"
 
 # Sources that are served from the root, not from web/: pages; a service worker, whose scope is its folder.
-_AT_ROOT = ("index.html", "tokenizer.html", "sw.js")
+_AT_ROOT = ("index.html", "tokenizer.html", "parity.html", "sw.js")
 # What lies beside the shipped sources for tools and readers only.
 _NOT_SHIPPED = re.compile(r"(^|/)\.|(^|/)__pycache__/|\.d\.ts$|\.c$|\.md$|(^|/)tsconfig[^/]*\.json$")
 
@@ -88,26 +90,36 @@ def build_site(
     models: Sequence[Path],
     fetcher: Fetcher,
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
+    *,
+    hidden: Sequence[Path] = (),
 ) -> bool:
     """True when `out` was built from the checkout at `root`, False when it was up to date.
 
-    `models` are packed models' directories; the first is the default.
+    `models` are packed models' directories; the first is the default. `hidden` are there beside them, and
+    are not in the list of models that the page offers.
 
     Raises: SiteError when `out` holds something that is not a site, or the wheel can't be built; InputError
         `input.model` for a model without weights; AssetError; FormatError.
     """
     (root / "build").mkdir(exist_ok=True)
     with locked(root / "build" / "site.lock", lambda: say("waiting for another build")):
-        return _build(root, out, models, fetcher, say)
+        return _build(root, out, models, hidden, fetcher, say)
 
 
 def _build(
-    root: Path, out: Path, models: Sequence[Path], fetcher: Fetcher, say: Callable[[str], None]
+    root: Path,
+    out: Path,
+    models: Sequence[Path],
+    hidden: Sequence[Path],
+    fetcher: Fetcher,
+    say: Callable[[str], None],
 ) -> bool:
     _check_replaceable(out)
-    _check_weights(models)
+    all_models = [*models, *hidden]
+    _check_weights(all_models)
     sources = dict(_sources(root))
-    key = _key(root, sources, models, fetcher)
+    wheels = _obtainable(fetcher, say)
+    key = _key(root, sources, (models, hidden), wheels, fetcher)
     if _is_current(out, key):
         return False
     say(f"building the site in {out}")
@@ -117,16 +129,16 @@ def _build(
         new = work / "new"
         for path, source in sources.items():
             _copy(source, new / path)
-        runtime = _add_runtime(new, fetcher)
+        runtime = _add_runtime(new, wheels, fetcher)
         wheel = _add_wheel(new, root)
-        for model in models:
+        for model in all_models:
             _add_model(new, model)
-        (new / LICENSES_FILE).write_text(_licenses(new, root, runtime, models, fetcher), "utf-8")
+        (new / LICENSES_FILE).write_text(_licenses(new, root, runtime, all_models, wheels, fetcher), "utf-8")
         files = {
             path: {"bytes": (new / path).stat().st_size, "sha256": file_sha256(new / path)}
             for path in _paths(new)
         }
-        _check_models(models, files)
+        _check_models(all_models, files)
         site: dict[str, Any] = {"default_model": models[0].name, "files": files}
         site = {
             "format": FORMAT,
@@ -197,13 +209,31 @@ def _digest_of(root: Path, files: Iterator[Path]) -> str:
     return digest.hexdigest()
 
 
-def _key(root: Path, sources: Mapping[str, Path], models: Sequence[Path], fetcher: Fetcher) -> str:
+def _obtainable(fetcher: Fetcher, say: Callable[[str], None]) -> Sequence[str]:
+    """The names of the wheels that the site has."""
+    if _OPINION not in fetcher.assets:
+        return _WHEELS
+    try:
+        fetcher.fetch(_OPINION)
+    except AssetError as error:
+        say(f"the site has no second opinion on the tokenizer's split: {error}")
+        return _WHEELS
+    return (*_WHEELS, _OPINION)
+
+
+def _key(
+    root: Path,
+    sources: Mapping[str, Path],
+    models: Sequence[Sequence[Path]],
+    wheels: Sequence[str],
+    fetcher: Fetcher,
+) -> str:
     """A digest of all that the site is made from. A model's manifest stands for its files."""
     parts = [
         _digest_of(root, iter(sources.values())),
         _digest_of(root, _wheel_inputs(root)),
-        [(model.name, file_sha256(model / "manifest.json")) for model in models],
-        repr([fetcher.assets[name] for name in (_PYODIDE, *_WHEELS)]),
+        [[(model.name, file_sha256(model / "manifest.json")) for model in some] for some in models],
+        repr([fetcher.assets[name] for name in (_PYODIDE, *wheels)]),
         *(file_sha256(Path(module)) for module in (__file__, licenses.__file__)),
     ]
     return hashlib.sha256(_json(parts)).hexdigest()
@@ -227,7 +257,7 @@ def _look(path: Path) -> list[int]:
     return [status.st_size, status.st_mtime_ns]
 
 
-def _add_runtime(new: Path, fetcher: Fetcher) -> str:
+def _add_runtime(new: Path, wheels: Sequence[str], fetcher: Fetcher) -> str:
     """The runtime's folder in the site, after filling it."""
     tarball = fetcher.assets[_PYODIDE]
     folder = f"runtime/{tarball.file.removesuffix('.tgz')}"
@@ -243,7 +273,7 @@ def _add_runtime(new: Path, fetcher: Fetcher) -> str:
         assert lock_file is not None
         lock = json.load(lock_file)
     packages = {}
-    for name in _WHEELS:
+    for name in wheels:
         wheel = fetcher.assets[name]
         entry = packages[name] = lock["packages"][name]
         if (entry["file_name"], entry["sha256"]) != (wheel.file, wheel.sha256):
@@ -252,7 +282,7 @@ def _add_runtime(new: Path, fetcher: Fetcher) -> str:
                 f"{name}: assets.toml has {wheel.file} {wheel.sha256}; "
                 f"{tarball.file} wants {entry['file_name']} {entry['sha256']}",
             )
-        missing = set(entry["depends"]) - set(_WHEELS)
+        missing = set(entry["depends"]) - set(wheels)
         assert not missing, f"{name} depends on {missing}"
         _copy(fetcher.fetch(name), new / folder / wheel.file)
     (new / folder / _PYODIDE_LOCK).write_bytes(_json(lock | {"packages": packages}))
@@ -294,16 +324,18 @@ def _add_model(new: Path, model: Path) -> None:
         _copy(model / name, new / "models" / model.name / name)
 
 
-def _licenses(new: Path, root: Path, runtime: str, models: Sequence[Path], fetcher: Fetcher) -> str:
+def _licenses(
+    new: Path, root: Path, runtime: str, models: Sequence[Path], wheels: Sequence[str], fetcher: Fetcher
+) -> str:
     python = json.loads((new / runtime / _PYODIDE_LOCK).read_bytes())["info"]["python"]
     parts = [licenses.ours(__version__)]
-    parts += [licenses.of_asset(fetcher.assets[name], runtime) for name in (_PYODIDE, *_WHEELS)]
+    parts += [licenses.of_asset(fetcher.assets[name], runtime) for name in (_PYODIDE, *wheels)]
     parts.append(licenses.of_python(python, runtime))
     for model in models:
         manifest = parse_manifest((model / "manifest.json").read_bytes())
         parts.append(licenses.of_model(manifest, f"models/{model.name}", fetcher.assets))
     texts = {"slm2_web: LICENSE": (root / "LICENSE").read_text("utf-8")}
-    for name in _WHEELS:
+    for name in wheels:
         texts |= licenses.texts_in(new / runtime / fetcher.assets[name].file)
     return licenses.page(parts, texts)
 
