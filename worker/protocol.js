@@ -6,7 +6,7 @@
 /** @typedef {"bytes" | "steps"} Unit */
 /** @typedef {"stop_token" | "stop_string" | "max_tokens" | "context_full" | "cancelled" | "invalid_utf8" | "dead_end"} Reason */
 /** @typedef {"text" | "reasoning"} Part */
-/** @typedef {"input.text" | "input.character" | "input.json" | "input.browser" | "input.model" | "input.params" | "input.response_format" | "input.token_id" | "input.budget" | "template.role" | "template.content" | "template.order" | "template.message" | "template.reasoning" | "template.tool_calls" | "template.tools" | "template.options" | "template.refused" | "template.limit" | "format.gguf" | "format.safetensors" | "format.tokenizer_file" | "format.manifest" | "format.model_file" | "format.transcript" | "format.vectors" | "format.unsupported" | "asset.unreachable" | "asset.hash" | "asset.not_stored" | "device.insecure_context" | "device.no_webgpu" | "device.no_wasm" | "device.limit" | "device.lost" | "device.out_of_memory" | "device.self_test" | "device.bad_logits" | "device.worker" | "browser.missing" | "browser.failed" | "browser.late" | "browser.script" | "protocol.message" | "protocol.version" | "protocol.state" | "protocol.internal" | "cancelled"} Code */
+/** @typedef {"input.text" | "input.character" | "input.json" | "input.browser" | "input.model" | "input.params" | "input.response_format" | "input.token_id" | "input.budget" | "template.role" | "template.content" | "template.order" | "template.message" | "template.reasoning" | "template.tool_calls" | "template.tools" | "template.options" | "template.refused" | "template.limit" | "format.gguf" | "format.safetensors" | "format.tokenizer_file" | "format.manifest" | "format.model_file" | "format.transcript" | "format.certificate" | "format.vectors" | "format.unsupported" | "asset.unreachable" | "asset.hash" | "asset.not_stored" | "device.insecure_context" | "device.no_webgpu" | "device.no_wasm" | "device.limit" | "device.lost" | "device.out_of_memory" | "device.self_test" | "device.bad_logits" | "device.worker" | "browser.missing" | "browser.failed" | "browser.late" | "browser.script" | "protocol.message" | "protocol.version" | "protocol.state" | "protocol.internal" | "cancelled"} Code */
 /** @typedef {"tokenizer" | "template" | "prompt" | "sampling" | "stream" | "forward" | "chat"} ParityStage */
 /** @typedef {"quick" | "reduced" | "full"} ParitySize */
 /** @typedef {{role: string; content: Uint8Array<ArrayBuffer>; reasoning_content: Uint8Array<ArrayBuffer> | null; tool_calls: Uint8Array<ArrayBuffer> | null}} Turn */
@@ -151,6 +151,22 @@
  * - `n_bytes`: bytes of all tokens: the text's after normalization
  * - `encode_ms`: how long it took
  * @typedef {{type: "tokens"; id: number; ids: Uint32Array<ArrayBuffer>; ends: Uint32Array<ArrayBuffer>; data: Uint8Array<ArrayBuffer>; n_bytes: number; encode_ms: number}} TokensMessage */
+/** Boot Python with the package `regex`.
+ * - `version`: PROTOCOL_VERSION of the page
+ * - `site`: version of the site, as the page knows it
+ * - `root`: URL of the site's root, ends with /
+ * @typedef {{type: "opine"; version: number; site: string; root: string}} OpineMessage */
+/** Split this text.
+ * - `id`: larger than that of any text before
+ * - `pattern`: a name of parity/opinion.py's PATTERNS
+ * - `data`: UTF-8
+ * @typedef {{type: "split"; id: number; pattern: string; data: Uint8Array<ArrayBuffer>}} SplitMessage */
+/** Texts are split now.
+ * @typedef {{type: "opines"}} OpinesMessage */
+/** A text's pieces.
+ * - `id`: of the text
+ * - `answer`: JSON: a list of pieces; null where a character may not be known
+ * @typedef {{type: "pieces"; id: number; answer: string}} PiecesMessage */
 /** Something went wrong that the model can do without.
  * - `code`: which
  * - `message`: place, what was found, what is allowed
@@ -171,6 +187,8 @@
  *   worker_to_loader: WantMessage;
  *   page_to_tokenizer: OpenMessage | EncodeMessage;
  *   tokenizer_to_page: OpenedMessage | TokensMessage | WarningMessage | ErrorMessage;
+ *   page_to_opinion: OpineMessage | SplitMessage;
+ *   opinion_to_page: OpinesMessage | PiecesMessage | ErrorMessage;
  * }} Channels */
 
 export const PROTOCOL_VERSION = 4;
@@ -457,6 +475,11 @@ export const ERRORS = {
     "meaning": "The transcript is damaged.",
     "remedy": "Use a transcript written by this program."
   },
+  "format.certificate": {
+    "class": "FormatError",
+    "meaning": "The parity certificate is damaged, or contradicts itself.",
+    "remedy": "Use a certificate written by this program."
+  },
   "format.vectors": {
     "class": "FormatError",
     "meaning": "A conformance kit, or its results, are damaged.",
@@ -634,6 +657,7 @@ const ENUMS = {
     "format.manifest",
     "format.model_file",
     "format.transcript",
+    "format.certificate",
     "format.vectors",
     "format.unsupported",
     "asset.unreachable",
@@ -869,6 +893,31 @@ const CHANNELS = {
       "code": "code",
       "message": "string",
       "detail": "object"
+    },
+    "error": {
+      "id": "id?",
+      "code": "code",
+      "message": "string",
+      "detail": "object"
+    }
+  },
+  "page_to_opinion": {
+    "opine": {
+      "version": "uint",
+      "site": "string",
+      "root": "string"
+    },
+    "split": {
+      "id": "id",
+      "pattern": "string",
+      "data": "bytes"
+    }
+  },
+  "opinion_to_page": {
+    "opines": {},
+    "pieces": {
+      "id": "id",
+      "answer": "string"
     },
     "error": {
       "id": "id?",

@@ -20,7 +20,8 @@ this list, and imports look back up it only:
     parity        the same records from every implementation, and what each came to
     bridge        the browser's side (the only folder that imports `js` or `pyodide`)
     browsers      drives real browsers, for the tests, the benches and the command line
-    cli, bench, compile  offline: the command line, the benches, and the compilers that make a packed model
+    cli, bench, parity_run, compile  offline: the command line, the benches, the parity suite in every
+                  browser, and the compilers that make a packed model
 """
 
 __version__ = "0.1.0"

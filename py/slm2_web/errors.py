@@ -78,6 +78,10 @@ CODES: Mapping[str, tuple[str, str]] = {
         "Reload the page to fetch it again; if it persists, the server's copy is damaged.",
     ),
     "format.transcript": ("The transcript is damaged.", "Use a transcript written by this program."),
+    "format.certificate": (
+        "The parity certificate is damaged, or contradicts itself.",
+        "Use a certificate written by this program.",
+    ),
     "format.vectors": (
         "A conformance kit, or its results, are damaged.",
         "Write the kit again; one JSON object a line is a result.",

@@ -7,6 +7,7 @@
     loader, worker --*_to_page--> page       progress, ready, context, prefill, delta,
                                              done, parity_*, thread, warning, error
     page <--*_to_*--> tokenizer              open, encode; opened, tokens, warning, error (the tokenizer view)
+    page <--*_to_*--> opinion                opine, split; opines, pieces, error (parity's stage `regex`)
 
 Everything is data: `MESSAGES` lists the messages, `CODES` (errors.py) the errors, `CONTROL_WORDS` the
 shared words. Both sides check every message they receive with the same table: `check` here, and `check`
@@ -51,6 +52,8 @@ Channel = Literal[
     "worker_to_loader",
     "page_to_tokenizer",
     "tokenizer_to_page",
+    "page_to_opinion",
+    "opinion_to_page",
 ]
 
 # Loading, in the order in which a page shows it. `weights` runs beside the three before it.
@@ -438,6 +441,36 @@ MESSAGES: Final = (
         ),
     ),
     Message(
+        "opine",
+        ("page_to_opinion",),
+        "Boot Python with the package `regex`.",
+        (
+            Field("version", "uint", "PROTOCOL_VERSION of the page"),
+            Field("site", "string", "version of the site, as the page knows it"),
+            Field("root", "string", "URL of the site's root, ends with /"),
+        ),
+    ),
+    Message(
+        "split",
+        ("page_to_opinion",),
+        "Split this text.",
+        (
+            Field("id", "id", "larger than that of any text before"),
+            Field("pattern", "string", "a name of parity/opinion.py's PATTERNS"),
+            Field("data", "bytes", "UTF-8"),
+        ),
+    ),
+    Message("opines", ("opinion_to_page",), "Texts are split now."),
+    Message(
+        "pieces",
+        ("opinion_to_page",),
+        "A text's pieces.",
+        (
+            Field("id", "id", "of the text"),
+            Field("answer", "string", "JSON: a list of pieces; null where a character may not be known"),
+        ),
+    ),
+    Message(
         "warning",
         ("loader_to_page", "tokenizer_to_page"),
         "Something went wrong that the model can do without.",
@@ -449,7 +482,7 @@ MESSAGES: Final = (
     ),
     Message(
         "error",
-        ("worker_to_page", "loader_to_page", "tokenizer_to_page"),
+        ("worker_to_page", "loader_to_page", "tokenizer_to_page", "opinion_to_page"),
         "A chat, a parity or a text (`id`) or, with null, the loading or the worker itself has failed.",
         (
             Field("id", "id?", "of the chat, the parity or the text"),

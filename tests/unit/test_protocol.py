@@ -145,6 +145,15 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
         {"type": "parity_vector", "id": 3, "record": {"$bytes": 8}},
         {"type": "error", "id": 3, "code": "input.budget", "message": "m", "detail": {}},
     ],
+    "page_to_opinion": [
+        {"type": "opine", "version": 1, "site": "s", "root": "r"},
+        {"type": "split", "id": 1, "pattern": "p", "data": {"$bytes": 3}},
+    ],
+    "opinion_to_page": [
+        {"type": "opines"},
+        {"type": "pieces", "id": 1, "answer": "[]"},
+        {"type": "error", "id": None, "code": "asset.unreachable", "message": "m", "detail": {}},
+    ],
     "page_to_tokenizer": [
         {"type": "open", "version": 1, "site": "s", "root": "r", "model": "m"},
         {"type": "encode", "id": 1, "data": {"$bytes": 3}, "trusted": False},

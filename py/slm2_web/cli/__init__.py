@@ -5,6 +5,7 @@
     sampling   sample
     replies    generate, replay
     bench      bench
+    parity     parity
     options    what several commands take
     requests   checks of what was read
     models     a compiled model, found by name

@@ -17,6 +17,7 @@ import click
 from slm2_web import __version__
 from slm2_web.cli.bench import bench
 from slm2_web.cli.engines import interrupted
+from slm2_web.cli.parity import parity
 from slm2_web.cli.replies import generate, replay
 from slm2_web.cli.sampling import sample
 from slm2_web.cli.stdio import (
@@ -43,6 +44,7 @@ COMMANDS: Final = (
     generate,
     replay,
     bench,
+    parity,
     vectors,
 )
 

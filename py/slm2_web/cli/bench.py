@@ -19,7 +19,7 @@ DEFAULT_BROWSERS: Final = "chromium"
 DEFAULT_EXECUTORS: Final = "wasm,wasm-plain"
 
 
-def _names(
+def names_of(
     allowed: Sequence[str],
 ) -> Callable[[click.Context, click.Parameter, str], tuple[str, ...]]:
     """A callback: names of a table, separated by commas."""
@@ -41,7 +41,7 @@ def _names(
     metavar="NAME,...",
     default=",".join(BENCH_NAMES),
     show_default=True,
-    callback=_names(BENCH_NAMES),
+    callback=names_of(BENCH_NAMES),
     help="Which benches.",
 )
 @click.option(
@@ -55,7 +55,7 @@ def _names(
     metavar="NAME,...",
     default=DEFAULT_BROWSERS,
     show_default=True,
-    callback=_names(BROWSER_NAMES),
+    callback=names_of(BROWSER_NAMES),
     help=f"Browsers of `forward` and `load`: {', '.join(BROWSER_NAMES)}.",
 )
 @click.option(
@@ -63,7 +63,7 @@ def _names(
     metavar="NAME,...",
     default=DEFAULT_EXECUTORS,
     show_default=True,
-    callback=_names(EXECUTOR_NAMES),
+    callback=names_of(EXECUTOR_NAMES),
     help="Executors of `forward`: wasm on all cores, wasm-plain on one without isolation, webgpu.",
 )
 @click.option(

@@ -14,12 +14,13 @@ import re
 import zipfile
 from pathlib import Path
 
-# The command line, the compilers, the benches, the drivers of browsers, and the wasm modules, which the page
-# fetches itself; executors outside a browser; what only those use of the parity suite; the entry point.
+# The command line, the compilers, the benches, the drivers of browsers, the parity runs, and the wasm modules,
+# which the page fetches itself; executors outside a browser; what only those use of the parity suite; the entry
+# point.
 NOT_IN_BROWSER = re.compile(
-    r"slm2_web/(?:bench|browsers|cli|compile|wasm)(?:\.py$|/)"
+    r"slm2_web/(?:bench|browsers|cli|compile|parity_run|wasm)(?:\.py$|/)"
     r"|slm2_web/.*/native[^/]*\.py$"
-    r"|slm2_web/parity/(?:__main__|baseline|difference)\.py$"
+    r"|slm2_web/parity/(?:__main__|baseline|certificate|difference)\.py$"
     r"|[^/]+\.dist-info/entry_points\.txt$"
 )
 # `import numpy` needs none of these; some are attributes of it that would be imported when first used.

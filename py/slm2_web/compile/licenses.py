@@ -22,6 +22,7 @@ SOURCE_CODE: Mapping[str, str] = {
     "numpy": "https://github.com/numpy/numpy, built by https://github.com/pyodide/pyodide-recipes",
     "micropip": "https://github.com/pyodide/micropip",
     "packaging": "https://github.com/pypa/packaging",
+    "regex": "https://github.com/mrabarnett/mrab-regex, built by https://github.com/pyodide/pyodide-recipes",
 }
 _LICENSE_FILE = re.compile(r"[^/]+\.dist-info/(?:licenses/.+|LICEN[CS]E[^/]*|COPYING[^/]*|NOTICE[^/]*)")
 _TITLE = "What this folder holds, and under which licences"
@@ -32,7 +33,7 @@ def ours(version: str) -> Part:
     """The part that this project is."""
     return (
         ("slm2_web", version),
-        ("files", "index.html, sw.js, web/, worker/, wheels/"),
+        ("files", "index.html, tokenizer.html, parity.html, sw.js, web/, worker/, wheels/"),
         ("licence", "Apache-2.0; the text is below"),
         ("source", "the files themselves; the wheel holds Python's sources"),
     )

@@ -1,6 +1,6 @@
 """The static site: every file that the page needs, in one folder that any web server can serve.
 
-    index.html  tokenizer.html  sw.js      from web/
+    index.html  tokenizer.html  parity.html  sw.js      from web/
     web/  worker/                          as they are in the repository
     runtime/pyodide-VERSION/               the parts of Pyodide that the page loads, the wheels of _WHEELS
                                            (numpy's trimmed), and a lock file that knows these only
@@ -54,9 +54,11 @@ _PYODIDE_FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_
 _PYODIDE_LOCK = "pyodide-lock.json"
 _NUMPY = "numpy"
 _WHEELS = (_NUMPY, "micropip", "packaging")
+# The parity suite's second opinion, which only its page loads; the site does without where it can't be had.
+_OPINION = "regex"
 
 # Sources that are served from the root, not from web/: pages; a service worker, whose scope is its folder.
-_AT_ROOT = ("index.html", "tokenizer.html", "sw.js")
+_AT_ROOT = ("index.html", "tokenizer.html", "parity.html", "sw.js")
 # How the page says by what it is isolated (web/isolation.js).
 _BY_HEADERS = '<meta name="slm2-isolation" content="headers">'
 _BY_WORKER = '<meta name="slm2-isolation" content="service-worker">'
@@ -123,7 +125,8 @@ def _build(
     all_models = [*models, *hidden]
     _check_weights(all_models)
     sources = dict(_sources(root))
-    key = _key(root, sources, (models, hidden), fetcher, isolate)
+    wheels = _obtainable(fetcher, say)
+    key = _key(root, sources, (models, hidden), wheels, fetcher, isolate)
     if _is_current(out, key):
         return False
     say(f"building the site in {out}")
@@ -135,7 +138,7 @@ def _build(
             _copy(source, new / path)
         if isolate:
             _ask_for_isolation(new / "index.html")
-        runtime = _add_runtime(new, fetcher)
+        runtime = _add_runtime(new, wheels, fetcher)
         wheel = _add_wheel(new, root)
         for model in all_models:
             _add_model(new, model)
@@ -222,10 +225,23 @@ def _ask_for_isolation(page: Path) -> None:
     page.write_text(text.replace(_BY_HEADERS, _BY_WORKER), "utf-8", newline="\n")
 
 
+def _obtainable(fetcher: Fetcher, say: Callable[[str], None]) -> Sequence[str]:
+    """The names of the wheels that the site has."""
+    if _OPINION not in fetcher.assets:
+        return _WHEELS
+    try:
+        fetcher.fetch(_OPINION)
+    except AssetError as error:
+        say(f"the site has no second opinion on the tokenizer's split: {error}")
+        return _WHEELS
+    return (*_WHEELS, _OPINION)
+
+
 def _key(
     root: Path,
     sources: Mapping[str, Path],
     models: Sequence[Sequence[Path]],
+    wheels: Sequence[str],
     fetcher: Fetcher,
     isolate: bool,
 ) -> str:
@@ -234,7 +250,7 @@ def _key(
         _digest_of(root, iter(sources.values())),
         _digest_of(root, _wheel_inputs(root)),
         [[(model.name, file_sha256(model / "manifest.json")) for model in some] for some in models],
-        repr([fetcher.assets[name] for name in (_PYODIDE, *_WHEELS)]),
+        repr([fetcher.assets[name] for name in (_PYODIDE, *wheels)]),
         *(file_sha256(Path(module)) for module in (__file__, licenses.__file__)),
         isolate,
     ]
@@ -259,7 +275,7 @@ def _look(path: Path) -> list[int]:
     return [status.st_size, status.st_mtime_ns]
 
 
-def _add_runtime(new: Path, fetcher: Fetcher) -> str:
+def _add_runtime(new: Path, wheels: Sequence[str], fetcher: Fetcher) -> str:
     """The runtime's folder in the site, after filling it."""
     tarball = fetcher.assets[_PYODIDE]
     folder = f"runtime/{tarball.file.removesuffix('.tgz')}"
@@ -275,7 +291,7 @@ def _add_runtime(new: Path, fetcher: Fetcher) -> str:
         assert lock_file is not None
         lock = json.load(lock_file)
     packages = {}
-    for name in _WHEELS:
+    for name in wheels:
         wheel = fetcher.assets[name]
         entry = packages[name] = lock["packages"][name]
         if (entry["file_name"], entry["sha256"]) != (wheel.file, wheel.sha256):
@@ -284,7 +300,7 @@ def _add_runtime(new: Path, fetcher: Fetcher) -> str:
                 f"{name}: assets.toml has {wheel.file} {wheel.sha256}; "
                 f"{tarball.file} wants {entry['file_name']} {entry['sha256']}",
             )
-        missing = set(entry["depends"]) - set(_WHEELS)
+        missing = set(entry["depends"]) - set(wheels)
         assert not missing, f"{name} depends on {missing}"
         placed = new / folder / wheel.file
         _copy(fetcher.fetch(name), placed)
@@ -335,7 +351,7 @@ def _add_model(new: Path, model: Path) -> None:
 
 def _licenses(new: Path, root: Path, runtime: str, models: Sequence[Path], fetcher: Fetcher) -> str:
     lock = json.loads((new / runtime / _PYODIDE_LOCK).read_bytes())
-    wheels = {name: lock["packages"][name]["file_name"] for name in _WHEELS}
+    wheels = {name: package["file_name"] for name, package in lock["packages"].items()}
     parts = [licenses.ours(__version__), licenses.of_asset(fetcher.assets[_PYODIDE], runtime)]
     parts += [licenses.of_asset(fetcher.assets[name], runtime, file) for name, file in wheels.items()]
     parts.append(licenses.of_python(lock["info"]["python"], runtime))

@@ -338,7 +338,7 @@ def test_every_part_of_the_runtime_says_where_its_source_is() -> None:
         assert part[name] == re.search(r"-(\d+[\d.]*\d)", assets[name].file)[1]  # type: ignore[index]
         assert part["source"] == place
         assert part["licence"] == assets[name].license
-    assert set(licenses.SOURCE_CODE) == {"pyodide", *WHEELS}
+    assert set(licenses.SOURCE_CODE) == {"pyodide", "regex", *WHEELS}
 
 
 def test_a_model_without_weights_is_no_model_for_a_site(checkout: Checkout, tmp_path: Path) -> None:
@@ -515,6 +515,23 @@ def test_an_asset_that_is_not_there(checkout: Checkout, tmp_path: Path) -> None:
     with pytest.raises(AssetError) as caught:
         checkout.build(tmp_path / "out")
     assert caught.value.code == "asset.unreachable"
+
+
+def test_the_second_opinion_is_there_where_it_can_be_had(checkout: Checkout, tmp_path: Path) -> None:
+    file = "regex-1-py3-none-any.whl"
+    data = wheel_of("regex")
+    digest = hashlib.sha256(data).hexdigest()
+    checkout.lock["packages"]["regex"] = {"file_name": file, "sha256": digest, "depends": []}
+    checkout.add_pyodide()
+    checkout.add_asset("regex", file, data)
+    out = tmp_path / "out"
+    assert checkout.build(out) is True
+    assert f"runtime/pyodide-1.2.3/{file}" in json.loads((out / SITE_FILE).read_bytes())["files"]
+    assert "regex 1\n" in (out / "LICENSES.txt").read_text("utf-8")
+    (checkout.cache / digest).unlink()
+    assert checkout.build(out) is True
+    assert not any("regex" in path for path in json.loads((out / SITE_FILE).read_bytes())["files"])
+    assert checkout.build(out) is False
 
 
 def test_a_wheel_that_can_not_be_built(checkout: Checkout, tmp_path: Path) -> None:
