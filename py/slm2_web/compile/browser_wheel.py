@@ -14,9 +14,9 @@ import re
 import zipfile
 from pathlib import Path
 
-# The command line, the compilers, the benches, the drivers of browsers, the parity runs, and the wasm modules,
-# which the page fetches itself; executors outside a browser; what only those use of the parity suite; the entry
-# point.
+# The command line, compilers, benches, drivers of browsers and parity runs, and the wasm modules,
+# which the page fetches itself; executors outside a browser; what only those use of the parity suite; the
+# entry point.
 NOT_IN_BROWSER = re.compile(
     r"slm2_web/(?:bench|browsers|cli|compile|parity_run|wasm)(?:\.py$|/)"
     r"|slm2_web/.*/native[^/]*\.py$"
