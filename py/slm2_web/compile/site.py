@@ -1,6 +1,6 @@
 """The static site: every file that the page needs, in one folder that any web server can serve.
 
-    index.html  tokenizer.html  sw.js      from web/
+    index.html  storage.html  tokenizer.html  sw.js      from web/
     web/  worker/                          as they are in the repository
     runtime/pyodide-VERSION/               the parts of Pyodide that the page loads, the wheels of _WHEELS,
                                            and a lock file that knows these only
@@ -55,7 +55,7 @@ _PYODIDE_LOCK = "pyodide-lock.json"
 _WHEELS = ("numpy", "micropip", "packaging")
 
 # Sources that are served from the root, not from web/: pages; a service worker, whose scope is its folder.
-_AT_ROOT = ("index.html", "tokenizer.html", "sw.js")
+_AT_ROOT = ("index.html", "storage.html", "tokenizer.html", "sw.js")
 # What lies beside the shipped sources for tools and readers only.
 _NOT_SHIPPED = re.compile(r"(^|/)\.|(^|/)__pycache__/|\.d\.ts$|\.c$|\.md$|(^|/)tsconfig[^/]*\.json$")
 
