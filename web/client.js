@@ -101,6 +101,16 @@ const HOME = new URL("../", import.meta.url);
 let ownSite = fetchSite(HOME);
 ownSite.catch(() => {});
 
+// What this origin has stored of models (stored.js); no page needs it to load one.
+const stored = () => import("./stored.js");
+const storage = Object.freeze({
+  list: async () => (await stored()).list(),
+  /** @param {string} name */
+  remove: async (name) => (await stored()).remove(name),
+  estimate: async () => (await stored()).estimate(),
+  persist: async () => (await stored()).persist(),
+});
+
 // A worker that has not ended itself by then is ended.
 const DISPOSE_MS = 1000;
 
@@ -200,6 +210,8 @@ async function load(options = {}) {
 class Slm {
   /** What runs: executor, adapter, model, defaults, memory, timings. @type {Readonly<Record<string, any>>} */
   info;
+  /** What this origin has stored of models; `SLM2.storage` is the same. */
+  storage = storage;
   #crew;
   #worker;
   #gone;
@@ -703,4 +715,4 @@ function throwIfAborted(signal) {
 }
 
 /** The entry to everything: `await SLM2.load(options)`. */
-export const SLM2 = Object.freeze({ load });
+export const SLM2 = Object.freeze({ load, storage });

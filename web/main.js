@@ -123,7 +123,6 @@ async function load() {
   }
   showModel(model.info);
   setState("ready");
-  void keepStorage();
   void tryToKeepOffline(model.info.site);
   if (current) {
     const from = goesOnFrom;
@@ -170,14 +169,14 @@ function openWithout(name) {
   location.search = query.toString();
 }
 
-/** Asks the browser not to drop the model when space runs short. Nothing here depends on its answer. */
+let askedToPersist = false;
+
+/** Asks the browser not to drop the model when space runs short, once it has answered: who sees the question knows
+ * what it is about. Nothing here depends on the answer. */
 async function keepStorage() {
-  if (!navigator.storage?.persist) return; // WebKitGTK
-  try {
-    if (!(await navigator.storage.persisted())) await navigator.storage.persist();
-  } catch (error) {
-    console.warn("storage may be cleared:", error);
-  }
+  if (askedToPersist) return;
+  askedToPersist = true;
+  await SLM2.storage.persist().catch((error) => console.warn("storage may be cleared:", error));
 }
 
 /** After a first visit, the page opens without a network. @param {string} version of this page */
@@ -282,6 +281,7 @@ async function answer(turn, from = null) {
     const pinned = isPinned();
     const result = await running.result;
     turn.end(result);
+    if (result.reason !== "cancelled" && result.text !== "") void keepStorage();
     const { recorded } = turn;
     say(recorded ? turn.judge(difference(recorded, JSON.parse(result.transcript))) : "");
     if (pinned) follow();

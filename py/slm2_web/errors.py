@@ -93,6 +93,22 @@ CODES: Mapping[str, tuple[str, str]] = {
         "The browser could not keep a file for the next visit.",
         "Allow this site storage or free some space; until then the file is fetched on every visit.",
     ),
+    "asset.no_room": (
+        "The browser's storage for this site has no room for a file.",
+        "Free some space, or remove a model on the storage page; until then every visit fetches the file.",
+    ),
+    "asset.no_storage": (
+        "The browser gives this page no storage, as in some private windows.",
+        "Use an ordinary window, or allow this site storage; until then every visit fetches the model.",
+    ),
+    "asset.damaged": (
+        "A stored file was damaged; it is fetched again.",
+        "Nothing to do; if it happens often, check the disk.",
+    ),
+    "asset.interrupted": (
+        "A download was cut; it goes on where it stopped.",
+        "Nothing to do; if it happens often, check the network.",
+    ),
     "device.insecure_context": ("The page was not served over HTTPS or localhost.", "Use HTTPS."),
     "device.no_webgpu": ("This browser offers no WebGPU adapter.", "Use a browser with WebGPU enabled."),
     "device.no_wasm": (

@@ -33,7 +33,7 @@ def ours(version: str) -> Part:
     """The part that this project is."""
     return (
         ("slm2_web", version),
-        ("files", "index.html, tokenizer.html, parity.html, sw.js, web/, worker/, wheels/"),
+        ("files", "index.html, storage.html, tokenizer.html, parity.html, sw.js, web/, worker/, wheels/"),
         ("licence", "Apache-2.0; the text is below"),
         ("source", "the files themselves; the wheel holds Python's sources"),
     )

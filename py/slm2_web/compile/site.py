@@ -1,6 +1,6 @@
 """The static site: every file that the page needs, in one folder that any web server can serve.
 
-    index.html  tokenizer.html  parity.html  sw.js      from web/
+    index.html  storage.html  tokenizer.html  parity.html  sw.js      from web/
     web/  worker/                          as they are in the repository
     runtime/pyodide-VERSION/               the parts of Pyodide that the page loads, the wheels of _WHEELS
                                            (numpy's trimmed), and a lock file that knows these only
@@ -58,7 +58,7 @@ _WHEELS = (_NUMPY, "micropip", "packaging")
 _OPINION = "regex"
 
 # Sources that are served from the root, not from web/: pages; a service worker, whose scope is its folder.
-_AT_ROOT = ("index.html", "tokenizer.html", "parity.html", "sw.js")
+_AT_ROOT = ("index.html", "storage.html", "tokenizer.html", "parity.html", "sw.js")
 # How the page says by what it is isolated (web/isolation.js).
 _BY_HEADERS = '<meta name="slm2-isolation" content="headers">'
 _BY_WORKER = '<meta name="slm2-isolation" content="service-worker">'

@@ -39,6 +39,7 @@ ROOT = Path(__file__).parents[3]
 
 SOURCES = {
     "web/index.html": b"<!doctype html>" + b" " * 500,
+    "web/storage.html": b"<!doctype html>",
     "web/tokenizer.html": b"<!doctype html>",
     "web/sw.js": b"// service worker",
     "web/main.js": b"export {};" * 100,
@@ -220,6 +221,7 @@ def test_what_is_in_it(checkout: Checkout, tmp_path: Path) -> None:
     assert runtime == "runtime/pyodide-1.2.3"
     assert set(site["files"]) == {
         "index.html",
+        "storage.html",
         "sw.js",
         "tokenizer.html",
         "web/main.js",
