@@ -16,6 +16,7 @@ import { Settings } from "./settings.js";
 import { StageTable } from "./stages.js";
 import { keep, kept } from "./tab.js";
 import { difference, readTranscript, recordedRequest } from "./transcript.js";
+import { scriptUrl } from "./trusted.js";
 import { Turn } from "./turn.js";
 
 /** @typedef {Awaited<ReturnType<typeof SLM2.load>>} Model */
@@ -168,7 +169,7 @@ async function keepStorage() {
 async function keepOffline(version) {
   if (!("serviceWorker" in navigator)) return;
   try {
-    await navigator.serviceWorker.register("sw.js");
+    await navigator.serviceWorker.register(scriptUrl("sw.js"));
     const { scope } = await navigator.serviceWorker.ready;
     const kept = await caches.match(new URL("site.json", scope), { cacheName: `slm2-site ${scope} ${version}` });
     if (kept) note("This page is kept for use without a network.");

@@ -1,7 +1,9 @@
 """The static site: every file that the page needs, in one folder that any web server can serve.
 
-    index.html  tokenizer.html  sw.js      from web/
+    index.html  tokenizer.html  embed.html from web/, with hashes on what they load (integrity.py)
+    sw.js                                  from web/
     web/  worker/                          as they are in the repository
+    vendor/                                other people's scripts that the page runs
     runtime/pyodide-VERSION/               the parts of Pyodide that the page loads, the wheels of _WHEELS,
                                            and a lock file that knows these only
     wheels/HASH8/slm2_web-*.whl            this package, as far as it runs in a browser
@@ -38,7 +40,7 @@ from pathlib import Path
 from typing import Any
 
 from slm2_web import __version__
-from slm2_web.compile import browser_wheel, licenses
+from slm2_web.compile import browser_wheel, integrity, licenses, vendor
 from slm2_web.compile.assets import Fetcher, file_sha256, locked
 from slm2_web.errors import AssetError, FormatError, InputError
 from slm2_web.manifest import parse_manifest
@@ -53,9 +55,10 @@ _PYODIDE = "pyodide"
 _PYODIDE_FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip")
 _PYODIDE_LOCK = "pyodide-lock.json"
 _WHEELS = ("numpy", "micropip", "packaging")
+_VENDORED = tuple(script.asset for script in vendor.SCRIPTS)
 
 # Sources that are served from the root, not from web/: pages; a service worker, whose scope is its folder.
-_AT_ROOT = ("index.html", "tokenizer.html", "sw.js")
+_AT_ROOT = ("index.html", "tokenizer.html", "embed.html", "sw.js")
 # What lies beside the shipped sources for tools and readers only.
 _NOT_SHIPPED = re.compile(r"(^|/)\.|(^|/)__pycache__/|\.d\.ts$|\.c$|\.md$|(^|/)tsconfig[^/]*\.json$")
 
@@ -117,11 +120,14 @@ def _build(
         new = work / "new"
         for path, source in sources.items():
             _copy(source, new / path)
+        texts = vendor.add_scripts(new, fetcher)
+        for page in sorted(new.glob("*.html")):
+            page.write_text(integrity.guard(new, page.name), "utf-8")
         runtime = _add_runtime(new, fetcher)
         wheel = _add_wheel(new, root)
         for model in models:
             _add_model(new, model)
-        (new / LICENSES_FILE).write_text(_licenses(new, root, runtime, models, fetcher), "utf-8")
+        (new / LICENSES_FILE).write_text(_licenses(new, root, runtime, models, texts, fetcher), "utf-8")
         files = {
             path: {"bytes": (new / path).stat().st_size, "sha256": file_sha256(new / path)}
             for path in _paths(new)
@@ -203,8 +209,9 @@ def _key(root: Path, sources: Mapping[str, Path], models: Sequence[Path], fetche
         _digest_of(root, iter(sources.values())),
         _digest_of(root, _wheel_inputs(root)),
         [(model.name, file_sha256(model / "manifest.json")) for model in models],
-        repr([fetcher.assets[name] for name in (_PYODIDE, *_WHEELS)]),
-        *(file_sha256(Path(module)) for module in (__file__, licenses.__file__)),
+        repr([fetcher.assets[name] for name in (_PYODIDE, *_WHEELS, *_VENDORED)]),
+        *(file_sha256(Path(str(module.__file__))) for module in (licenses, integrity, vendor)),
+        file_sha256(Path(__file__)),
     ]
     return hashlib.sha256(_json(parts)).hexdigest()
 
@@ -294,15 +301,19 @@ def _add_model(new: Path, model: Path) -> None:
         _copy(model / name, new / "models" / model.name / name)
 
 
-def _licenses(new: Path, root: Path, runtime: str, models: Sequence[Path], fetcher: Fetcher) -> str:
+def _licenses(
+    new: Path, root: Path, runtime: str, models: Sequence[Path], vendored: Mapping[str, str], fetcher: Fetcher
+) -> str:
     python = json.loads((new / runtime / _PYODIDE_LOCK).read_bytes())["info"]["python"]
     parts = [licenses.ours(__version__)]
     parts += [licenses.of_asset(fetcher.assets[name], runtime) for name in (_PYODIDE, *_WHEELS)]
     parts.append(licenses.of_python(python, runtime))
+    for script in vendor.SCRIPTS:
+        parts.append(licenses.of_script(fetcher.assets[script.asset], f"{vendor.FOLDER}/{script.file}"))
     for model in models:
         manifest = parse_manifest((model / "manifest.json").read_bytes())
         parts.append(licenses.of_model(manifest, f"models/{model.name}", fetcher.assets))
-    texts = {"slm2_web: LICENSE": (root / "LICENSE").read_text("utf-8")}
+    texts = {"slm2_web: LICENSE": (root / "LICENSE").read_text("utf-8"), **vendored}
     for name in _WHEELS:
         texts |= licenses.texts_in(new / runtime / fetcher.assets[name].file)
     return licenses.page(parts, texts)
