@@ -3,6 +3,7 @@
 import { button, count, download, make } from "./dom.js";
 import { editInPlace } from "./editor.js";
 import { errorCard } from "./errors.js";
+import { MarkdownView } from "./markdown-view.js";
 
 /** @typedef {import("./client.js").Message} Message */
 /** @typedef {import("./client.js").Result} Result */
@@ -41,7 +42,8 @@ export class Turn {
   /** The calls of tools that it made. @type {{name: string, arguments: string}[]} */
   calls = [];
   #reply;
-  #text = document.createTextNode("");
+  #said = make("div", { class: "text" });
+  #text = new MarkdownView(this.#said);
   #thought = document.createTextNode("");
   #thoughts = make("details", { class: "thought" }, make("summary", {}, "Thoughts"), make("p", {}, this.#thought));
   #calls = make("div", { class: "calls" });
@@ -103,14 +105,14 @@ export class Turn {
     this.calls = [];
     this.#calls.replaceChildren();
     this.element.classList.remove("dropped");
-    this.#text.data = this.#thought.data = "";
+    this.#text.text = this.#thought.data = "";
     this.#thoughts.hidden = true;
     this.#firstTokenAt = 0;
     this.#reply.ariaBusy = "true";
     this.#reply.replaceChildren(
       make("h2", { class: "speaker" }, name),
       this.#thoughts,
-      make("div", { class: "text" }, this.#text),
+      this.#said,
       this.#calls,
       this.#meta,
     );
@@ -124,7 +126,7 @@ export class Turn {
 
   /** @param {string} delta @param {number} nTokens */
   append(delta, nTokens) {
-    this.#text.appendData(delta);
+    this.#text.append(delta);
     this.#firstTokenAt ||= performance.now();
     this.note(figures(this.#before + nTokens, this.#rate(nTokens)));
   }
@@ -142,7 +144,7 @@ export class Turn {
     this.begin(name);
     this.#thought.data = result.reasoning_content ?? "";
     this.#thoughts.hidden = this.#thought.data === "";
-    this.#text.data = result.text;
+    this.#text.text = result.text;
     this.end(result);
   }
 
@@ -165,7 +167,7 @@ export class Turn {
     const goOn = button("Continue", () => this.#requests.goOn(ended), "quiet last");
     const cut = CUT.includes(reason) && nTokens > 0 && !this.recorded ? [goOn] : [];
     this.#reply.ariaBusy = "false";
-    this.#text.data = text;
+    this.#text.text = text;
     this.#calls.replaceChildren(...tool_calls.map(callView));
     this.calls = tool_calls.filter((call) => "name" in call);
     const isThoughtAlone = text === "" && this.calls.length === 0;

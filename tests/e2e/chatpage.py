@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,11 @@ class ChatPage:
     def text(self) -> str:
         """What the model has said last."""
         return self.page.locator(".reply .text").last.text_content() or ""
+
+    def says(self, text: str) -> bool:
+        """Is this what the model has said last, whatever markdown makes of its marks, numbers and lines?"""
+        shown = self.page.locator(".reply .text").last.inner_text()
+        return re.findall(r"[^\W\d]+", shown) == re.findall(r"[^\W\d]+", text)
 
     def open_settings(self) -> ChatPage:
         """The settings with all of their fields."""
