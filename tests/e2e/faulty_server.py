@@ -53,7 +53,7 @@ class FaultyServer(Server):
     """Runs in a thread until `close`. `faults` is by the file's name."""
 
     def __init__(self, root: Path) -> None:
-        super().__init__(root, "127.0.0.1", 0, "/", True, None)
+        super().__init__(root, "127.0.0.1", 0, "/", True, False, None)
         self.RequestHandlerClass = FaultyHandler
         self.faults: dict[str, Fault] = {}
         self.sent: list[Sent] = []
