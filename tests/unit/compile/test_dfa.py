@@ -79,7 +79,9 @@ def test_any_pattern_equals_a_backtracking_engine(some: list[str]) -> None:
     try:
         splitter = splitter_of(pattern)
     except FormatError as error:
-        if error.code == "format.unsupported" and re.search("may be empty|leaves characters", error.message):
+        # Random patterns may also come to more states than are allowed, which others test.
+        why = "may be empty|leaves characters|more than [0-9]+ states"
+        if error.code == "format.unsupported" and re.search(why, error.message):
             return
         raise
     expected = re.compile(pattern)
