@@ -11,7 +11,6 @@ import { errorCard } from "./errors.js";
 
 const ROOT = new URL("../models/", import.meta.url).href;
 const KINDS = {
-  opfs: "in the browser’s private file system",
   cache: "in the browser’s cache storage",
   memory: "nowhere: this browser gives the page no storage",
 };

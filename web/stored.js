@@ -17,7 +17,7 @@ import { readableStores } from "../worker/store/store.js";
  *   files: StoredFile[]}} StoredModel */
 /** `kind` is where files are kept, `usage` and `quota` the origin's bytes as the browser estimates them, or null where
  * it does not; `models_bytes` those of the stored files; `persisted` whether the browser drops them only when asked.
- * @typedef {{kind: "opfs" | "cache" | "memory", usage: number | null, quota: number | null, models_bytes: number,
+ * @typedef {{kind: "cache" | "memory", usage: number | null, quota: number | null, models_bytes: number,
  *   persisted: boolean}} Estimate */
 
 /** Every model that is stored, as a whole or in part, the one used last first.

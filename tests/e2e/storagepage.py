@@ -19,7 +19,7 @@ GUEST = """
   const { readableStores } = await import("./worker/store/store.js");
   globalThis.storage = storage;
   // WebKit under automation has its caches in memory, and only as long as somebody has them open.
-  if (!navigator.storage?.getDirectory) globalThis.held = await caches.open("slm2-models").catch(() => null);
+  globalThis.held = await caches.open("slm2-models").catch(() => null);
   const hex = (digest) => Array.from(new Uint8Array(digest), (b) => b.toString(16).padStart(2, "0")).join("");
   const hash = async (view) => hex(await crypto.subtle.digest("SHA-256", new Uint8Array(view)));
   globalThis.fetchModel = async (model, { abortAt = Infinity } = {}) => {
@@ -65,16 +65,6 @@ GUEST = """
     }
   };
   const change = async (sha256, edit) => {
-    const [store] = await readableStores();
-    if (store.kind === "opfs") {
-      const root = await (await navigator.storage.getDirectory()).getDirectoryHandle("slm2-models");
-      const handle = await (await root.getDirectoryHandle("files")).getFileHandle(sha256);
-      const bytes = edit(new Uint8Array(await (await handle.getFile()).arrayBuffer()));
-      const writable = await handle.createWritable();
-      await writable.write(bytes);
-      await writable.close();
-      return;
-    }
     const cache = await caches.open("slm2-models");
     const key = (await cache.keys()).find((request) => request.url.includes(`/sha256/${sha256}/`));
     const bytes = edit(new Uint8Array(await (await cache.match(key)).arrayBuffer()));
@@ -87,18 +77,16 @@ GUEST = """
   globalThis.blank = (sha256, from) => change(sha256, (bytes) => bytes.fill(0, from));
 """
 
-# Takes OPFS, or all storage, away from the page and its workers: the browsers that have none.
+# Takes storage away from the page and its workers: the browsers that have none.
 WITHOUT = {
-    "opfs": "",
-    "cache": "delete StorageManager.prototype.getDirectory;",
+    "cache": "",
     "memory": """
-      const deny = async () => { throw new DOMException("denied", "SecurityError"); };
-      StorageManager.prototype.getDirectory = CacheStorage.prototype.open = deny;
+      CacheStorage.prototype.open = async () => { throw new DOMException("denied", "SecurityError"); };
     """,
 }
 
 
-def open_storage_page(context: BrowserContext, url: str, kind: str = "opfs") -> Page:
+def open_storage_page(context: BrowserContext, url: str, kind: str = "cache") -> Page:
     """An empty page of the site's origin with GUEST, where storage is of this kind."""
     isolated = {"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Embedder-Policy": "require-corp"}
     context.route(

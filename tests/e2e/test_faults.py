@@ -159,15 +159,12 @@ def test_second_visit_needs_no_server_and_heals_its_storage(site: Path, serve: S
     # A stored file with a wrong bit is dropped and fetched again, that one alone.
     chat.page.evaluate(
         """async () => {
-          const folder = await (await navigator.storage.getDirectory()).getDirectoryHandle("slm2-models");
-          const files = await folder.getDirectoryHandle("files");
-          const [name] = (await Array.fromAsync(files.keys())).filter((name) => /^[0-9a-f]{64}$/.test(name));
-          const handle = await files.getFileHandle(name);
-          const bytes = new Uint8Array(await (await handle.getFile()).arrayBuffer());
+          const cache = await caches.open("slm2-models");
+          const key = (await cache.keys()).find((request) => request.url.includes("/sha256/"));
+          const kept = await cache.match(key);
+          const bytes = new Uint8Array(await kept.arrayBuffer());
           bytes[bytes.length >> 1] ^= 1;
-          const writable = await handle.createWritable();
-          await writable.write(bytes);
-          await writable.close();
+          await cache.put(key, new Response(bytes, { headers: kept.headers }));
         }"""
     )
     chat.requests.clear()

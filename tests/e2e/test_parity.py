@@ -78,11 +78,6 @@ def test_without_isolation(page: Page, site: Path, serve: Serve) -> None:
     check(page.evaluate(RUN, {"stages": ["tokenizer", "forward", "chat"], "size": "quick"}), MODEL, "quick")
 
 
-def test_the_default_model(page: Page, url: str) -> None:
-    open_model(page, url, "smollm2-135m", "wasm")
-    check(page.evaluate(RUN, {"size": "quick"}), "smollm2-135m", "quick")
-
-
 def test_a_record_is_what_its_mark_says(page: Page, url: str) -> None:
     open_model(page, url, MODEL, "wasm")
     found = page.evaluate(

@@ -18,7 +18,7 @@ from e2e.faulty_server import Fault, FaultyServer
 from e2e.storagepage import copy_model, open_storage_page, split_weights
 
 OpenPage = Callable[..., Page]
-STORED = ("opfs", "cache")
+STORED = ("cache",)
 FETCH = "fetchModel('tiny')"
 BEGIN = "() => { globalThis.running = fetchModel('tiny'); }"
 
@@ -67,7 +67,7 @@ def visit_storage(chromium: Browser, server: FaultyServer) -> Iterator[OpenPage]
     """Opens a page of the server in a browser that has never been here."""
     contexts = []
 
-    def make(kind: str = "opfs") -> Page:
+    def make(kind: str = "cache") -> Page:
         contexts.append(chromium.new_context())
         return open_storage_page(contexts[-1], server.url, kind)
 
@@ -105,7 +105,7 @@ def hashes(chromium: Browser, running: FaultyServer) -> list[str]:
     return result
 
 
-@pytest.mark.parametrize("kind", ["opfs", "cache", "memory"])
+@pytest.mark.parametrize("kind", ["cache", "memory"])
 def test_a_download_that_is_cut_ten_times_fetches_no_byte_twice(
     kind: str,
     visit_storage: OpenPage,
@@ -177,25 +177,6 @@ def test_a_large_file_goes_on_in_a_later_visit(
     assert again["hashes"] == got["hashes"]
     assert again["hashes"][0] == manifest["tokenizer"]["sha256"]
     print(kind, "from storage:", round(again["stats"]["weights_ms"]), "ms")
-
-
-def test_a_download_that_the_page_ends_goes_on(
-    visit_storage: OpenPage, server: FaultyServer, files: dict[str, dict[str, Any]], hashes: list[str]
-) -> None:
-    """With OPFS every byte that has come is stored, even when the worker is ended in the middle."""
-    name, total = "tokenizer.slm2tok", files["tokenizer.slm2tok"]["bytes"]
-    server.faults[name] = Fault(pace_s=0.02)
-    page = visit_storage()
-    got = page.evaluate("fetchModel('tiny', { abortAt: 150_000 })")
-    assert got["aborted"] >= 150_000
-    server.faults.clear()
-    got = page.evaluate(FETCH)
-    assert got["hashes"] == hashes
-    resumed = [each for each in server.sent if each.name == name and each.asked]
-    assert len(resumed) == 1
-    assert resumed[0].first > 50_000
-    assert resumed[0].end == total
-    whole(server, files, name)
 
 
 def test_a_connection_on_which_nothing_comes_is_given_up(
@@ -271,7 +252,7 @@ def test_without_a_strong_etag_the_hash_decides(
     assert {each.if_range for each in server.sent if each.name == name} == {None}
 
 
-@pytest.mark.parametrize("kind", ["opfs", "cache", "memory"])
+@pytest.mark.parametrize("kind", ["cache", "memory"])
 @pytest.mark.parametrize(
     ("fault", "found"),
     [
@@ -494,7 +475,7 @@ def test_list_and_remove(
         ]
         assert all(f["stored"] and f["verified"].startswith("20") for f in model["files"])
     estimate = page.evaluate("storage.estimate()")
-    assert (estimate["kind"], estimate["models_bytes"], estimate["persisted"]) == ("opfs", total, False)
+    assert (estimate["kind"], estimate["models_bytes"], estimate["persisted"]) == ("cache", total, False)
     assert estimate["quota"] > estimate["usage"] >= total
 
     page.evaluate("storage.remove('twin')")
@@ -562,13 +543,6 @@ def test_a_new_version_shares_what_is_equal_and_takes_over_when_it_is_whole(
     finally:
         manifest.write_text(first, "utf-8")
         (folder / "models/tiny" / name).unlink()
-
-
-def test_a_browser_that_has_opfs_now_forgets_what_it_had_in_the_cache(visit_storage: OpenPage) -> None:
-    page = visit_storage()
-    page.evaluate("caches.open('slm2-models').then((cache) => cache.put('/x', new Response('x')))")
-    page.evaluate(FETCH)
-    assert page.evaluate("caches.has('slm2-models')") is False
 
 
 REPLY = """async () => {

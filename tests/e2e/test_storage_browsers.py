@@ -1,4 +1,4 @@
-"""Storage in the other browsers: Firefox with OPFS, WebKit with the Cache API alone."""
+"""Storage in the other browsers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from e2e.faulty_server import Fault, FaultyServer
 from e2e.storagepage import GUEST, split_weights
 from slm2_web.browsers import Page, open_browser
 
-KINDS = {"firefox": "opfs", "webkit": "cache"}
+KINDS = {"firefox": "cache", "webkit": "cache"}
 NAME = "tokenizer.slm2tok"
 
 

@@ -1,4 +1,4 @@
-// Cache: the back end in the Cache API, for browsers without OPFS. A response is kept whole or not at all, so a file
+// Cache: the back end in the Cache API. A response is kept whole or not at all, so a file
 // is kept in parts: a download that is cut has lost one part at most, and one that goes on adds to them.
 //
 //     /slm2-models/sha256/SHA256/FIRST-END     bytes FIRST to END - 1, with the ETag that they came with

@@ -1,5 +1,6 @@
 // Store: where verified files outlive a visit, by their sha256, so that models, versions and sites of one origin
-// share equal ones. OPFS where there is one, else the Cache API, else nothing but memory.
+// share equal ones. In the Cache API, else nothing but memory. Not in OPFS: in Chromium 156 a worker that wrote through
+// synchronous handles while it fetched lost answers for good, in every second load of a private window.
 //
 // Theory of operation. A back end keeps two kinds of things. Files, under their hash: an entry that is shorter than
 // the file is its beginning, which a download goes on from; whether an entry is whole and right is for its reader to
@@ -9,7 +10,6 @@
 
 import { CacheStore } from "./cache.js";
 import { MemoryStore } from "./memory.js";
-import { OpfsStore } from "./opfs.js";
 
 /** What an entry was made from, by the server's strong ETag; null where it gave none.
  * @typedef {string | null} Validator */
@@ -26,7 +26,7 @@ import { OpfsStore } from "./opfs.js";
 /** `files` gives each entry's length, in bytes, by its hash; `records` each record's text by its hash, and removes those
  * that are not what their name says: whoever asks for records, or writes them, holds their lock (records.js).
  * @typedef {{
- *   kind: "opfs" | "cache" | "memory",
+ *   kind: "cache" | "memory",
  *   files: () => Promise<Map<string, number>>,
  *   open: (sha256: string) => Promise<Entry>,
  *   remove: (sha256: string) => Promise<void>,
@@ -38,30 +38,19 @@ import { OpfsStore } from "./opfs.js";
 /** The folder, the cache, and the beginning of every address. */
 export const NAME = "slm2-models";
 
-/** The best store that this worker can write to, and why a better one, or any, is not to be had.
+/** The best store that this worker can write to, and why a better one is not to be had.
  * @returns {Promise<{store: Store, refused: string[]}>} */
 export async function openStore() {
-  const refused = [];
-  for (const open of [OpfsStore.openForWriting, CacheStore.open]) {
-    try {
-      const store = await open(NAME);
-      // A browser that has OPFS since its last update: what the Cache API held would lie there for ever.
-      if (store.kind === "opfs") await globalThis.caches?.delete(NAME).catch(() => false);
-      return { store, refused };
-    } catch (error) {
-      refused.push(String(error));
-    }
+  try {
+    return { store: await CacheStore.open(NAME), refused: [] };
+  } catch (error) {
+    return { store: new MemoryStore(), refused: [String(error)] };
   }
-  return { store: new MemoryStore(), refused };
 }
 
-/** Every store that can be read here, in a page too, the one that is written first.
+/** Every store that can be read here, in a page too.
  * @returns {Promise<Store[]>} */
 export async function readableStores() {
-  /** @type {Store | null} */
-  const opfs = await OpfsStore.open(NAME).catch(() => null);
-  // To open a cache is to make one.
-  const isWanted = opfs === null || (await globalThis.caches?.has(NAME).catch(() => false));
-  const cache = isWanted ? await CacheStore.open(NAME).catch(() => null) : null;
-  return [opfs, cache].filter((store) => store !== null);
+  const store = await CacheStore.open(NAME).catch(() => null);
+  return store === null ? [] : [store];
 }

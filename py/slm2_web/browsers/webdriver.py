@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _POLL_S: Final = 0.05
+# How long an empty window may stay empty before it is told again where to go; then twice as long.
+_AGAIN_S: Final = 5.0
 # Of the connection; a Grid may have a queue.
 _HTTP_LIMIT_S: Final = 1800
 
@@ -72,9 +74,9 @@ _LISTEN: Final = """
 _RUN: Final = _LISTEN + "const done = arguments[arguments.length - 1]; (%s).then(done);"
 _TAKE: Final = _LISTEN + "return JSON.stringify(heard.splice(0));"
 _LEAVE: Final = _LISTEN + "window[Symbol.for('slm2-left')] = true; return JSON.stringify(heard.splice(0));"
-# [ready state, address]; of a document that is being left, nothing.
+# [ready state, address].
 _STATE: Final = (
-    "if (window[Symbol.for('slm2-left')]) return ['left', ''];"
+    "if (window[Symbol.for('slm2-left')]) return ['left', document.URL];"
     + _LISTEN
     + "return [document.readyState, document.URL];"
 )
@@ -147,15 +149,26 @@ class WebDriverPage(Page):
             end = time.monotonic() + limit_s
             self._keep(driver.execute_script(_LEAVE))
             go(driver)
+            pause = _AGAIN_S
+            again = time.monotonic() + pause
             while time.monotonic() < end:
                 try:
                     state, found = driver.execute_script(_STATE)
-                    if state == "complete" and found == "about:blank" and url != found:
-                        raise WebDriverException("the browser could not load it")
-                    if state == "complete":
-                        return
                 except JavascriptException:  # between two documents
-                    pass
+                    state, found = "between", ""
+                except WebDriverException as error:
+                    if not _is_unloaded(error):
+                        raise
+                    state, found = "between", ""
+                if state == "complete" and found == "about:blank" and url != found:
+                    raise WebDriverException("the browser could not load it")
+                if state == "complete":
+                    return
+                # A new window's own beginning may end what was begun before it.
+                if (state, found) == ("left", "about:blank") and time.monotonic() > again:
+                    go(driver)
+                    pause *= 2
+                    again = time.monotonic() + pause
                 time.sleep(_POLL_S)
             raise TimeoutException(f"not loaded within {limit_s:g} s")
 
@@ -219,7 +232,8 @@ class WebDriverPage(Page):
             return
         # A session ends with its last window; that one is kept, empty.
         if self._browser.is_last_window():
-            self._call(lambda driver: driver.get("about:blank"), "closing the page", LIMIT_S)
+            blank = "about:blank"  # waited for: it would end what is begun after it
+            self._navigate(lambda driver: driver.get(blank), blank, "closing the page", LIMIT_S)
             self._browser.spare = self._handle
         else:
             self._call(lambda driver: driver.close(), "closing the page", LIMIT_S)
@@ -383,6 +397,11 @@ def _remote_options(spec: BrowserSpec, webgpu: bool) -> list[BaseOptions]:
             return [SafariOptions(), _webkit_gtk(local=False)]
 
 
+def _is_unloaded(error: Any) -> bool:
+    """Was a script ended by its document's end? WebKitGTK has no class of errors for it."""
+    return "unload event" in (error.msg or "")
+
+
 def _error(what: str, error: Any) -> BrowserError:
     """Selenium's error as ours."""
     from selenium.common.exceptions import (
@@ -396,7 +415,7 @@ def _error(what: str, error: Any) -> BrowserError:
     message = f"{what}: {lines[0] if lines else type(error).__name__}"
     if isinstance(error, TimeoutException):
         return BrowserError("browser.late", message)
-    if isinstance(error, JavascriptException):
+    if isinstance(error, JavascriptException) or _is_unloaded(error):
         return BrowserError("browser.script", message, {"navigated": "unload" in message.lower()})
     if isinstance(error, InvalidSessionIdException | NoSuchWindowException):
         return BrowserError("browser.failed", f"{message} (the browser or its window has ended)")

@@ -24,6 +24,9 @@ from slm2_web.session import digest
 CHUNKS: Final = (0, 1, 7)
 # Of every so many prompts one is long, and one reply.
 _LONG_EVERY: Final = 8
+# In contexts up to this size the first prompt fills three blocks of attention: a sum of two has one order.
+_SMALL_CONTEXT: Final = 512
+_THREE_BLOCKS: Final = 140
 _REALS: Final = ("temperature", "top_p", "min_p", "repetition_penalty")
 
 
@@ -33,7 +36,10 @@ def make(subject: Subject, index: int) -> Json:
     dice = Dice(f"parity forward {prompt}")
     n_tokens = subject.tokenizer.n_tokens
     long = prompt % _LONG_EVERY == _LONG_EVERY - 1
-    prompt_ids = [dice.below(n_tokens) for _ in range(40 if long else 8 + dice.below(8))]
+    length = 40 if long else 8 + dice.below(8)
+    if prompt == 0 and subject.max_seq_len <= _SMALL_CONTEXT:
+        length = _THREE_BLOCKS
+    prompt_ids = [dice.below(n_tokens) for _ in range(length)]
     steps = 24 if long else 3 + dice.below(3)
     params: dict[str, Any] = {
         "temperature": bits(0 if prompt % 2 == 0 else 1),

@@ -74,6 +74,7 @@ code, pre { font: 0.8125rem/1.5 var(--mono); overflow-wrap: anywhere; }
 .facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: 0.75rem 2rem;
   margin-top: 1.5rem; padding: 1rem 0; border-block: 1px solid var(--line); }
 .facts dt { color: var(--soft); font-size: 0.8125rem; }
+.facts div:last-child { grid-column: 1 / -1; }
 .facts dd { overflow-wrap: anywhere; font-variant-numeric: tabular-nums; }
 .verdict { display: inline-flex; align-items: baseline; gap: 0.375rem; padding: 0 0.5rem; border: 1px solid;
   border-radius: 0.75rem; font-size: 0.8125rem; font-weight: 600; white-space: nowrap; }
@@ -95,6 +96,7 @@ thead th { border: 0; color: var(--soft); font-size: 0.8125rem; font-weight: 400
 tbody th { font-weight: 600; } tbody th small { display: block; color: var(--soft); font-weight: 400; }
 tr.base th, tr.base td { border-bottom: 2px solid var(--line); }
 .matrix td, .matrix thead th { padding-right: 0.375rem; } .matrix thead th { font-size: 0.6875rem; }
+.matrix td > span { font-size: 0.75rem; }
 .matrix thead th { vertical-align: bottom; } .matrix tbody th { min-width: 7.5rem; }
 .card { margin-top: 1rem; padding: 1rem 1.25rem; border: 1px solid var(--line); border-radius: 0.75rem;
   background: var(--raised); break-inside: avoid; }
@@ -115,7 +117,7 @@ tr.base th, tr.base td { border-bottom: 2px solid var(--line); }
   .matrix tr { padding: 0.75rem 0; border-top: 1px solid var(--line); }
   .matrix th, .matrix td { padding: 0.125rem 0; border: 0; }
   .matrix tr.base th, .matrix tr.base td { border: 0; }
-  .matrix td[data-stage] { display: grid; grid-template-columns: 6.5rem 1fr; align-items: center; }
+  .matrix td[data-stage] { display: grid; grid-template-columns: 9rem 1fr; align-items: center; }
   .matrix .stage { grid-template-columns: auto 1fr; align-items: center; gap: 0.5rem; }
   .matrix td[data-stage]::before { color: var(--soft); content: attr(data-stage); }
   .wrong dl { grid-template-columns: minmax(0, 1fr); }

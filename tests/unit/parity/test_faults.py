@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slm2_web.compile import dfa, parity_model, regex
-from slm2_web.compile.tokenizer_json import compile_tokenizer_json
+from planted import compiled_tokenizer, exchange_two_ranks, letters_end_early
 from slm2_web.forward2.reference import ReferenceExecutor
 from slm2_web.packed import PackedModel
 from slm2_web.parity.subject import Subject
@@ -28,11 +26,9 @@ from slm2_web.tokenizer2.tokenizer import Tokenizer
 Faulty = Callable[[Subject], dict[str, int]]
 
 
-def with_tokenizer(subject: Subject, change: Callable[[dict[str, Any]], None]) -> Subject:
-    """The subject with the tokenizer of a changed tokenizer.json."""
-    data = json.loads(parity_model.tokenizer_json(parity_model._added_tokens()))
-    change(data)
-    tokenizer = Tokenizer.from_bytes(compile_tokenizer_json(json.dumps(data).encode()))
+def with_tokenizer(subject: Subject, data: bytes) -> Subject:
+    """The subject with another tokenizer file."""
+    tokenizer = Tokenizer.from_bytes(data)
     template = template_for(subject.manifest.template, tokenizer)
     return Subject(subject.manifest, subject.artifacts, tokenizer, template, subject.executor)
 
@@ -42,62 +38,20 @@ def again(subject: Subject) -> Subject:
     return Subject(subject.manifest, subject.artifacts, subject.tokenizer, subject.template, subject.executor)
 
 
-def swapped(merges: list[Any], i: int, j: int) -> list[Any]:
-    """The merges with the ranks of two exchanged."""
-    changed = list(merges)
-    changed[i], changed[j] = changed[j], changed[i]
-    return changed
-
-
-def merged(word: str, merges: list[Any]) -> list[str]:
-    """A word's tokens, by the definition: for each merge in turn, wherever it stands."""
-    tokens = list(word)
-    for left, right in merges:
-        at = 0
-        while at + 1 < len(tokens):
-            if (tokens[at], tokens[at + 1]) == (left, right):
-                tokens[at : at + 2] = [left + right]
-            at += 1
-    return tokens
-
-
 def test_no_fault(subject: Subject, faulty: Faulty) -> None:
-    assert faulty(with_tokenizer(subject, lambda data: None)) == {}
+    assert faulty(with_tokenizer(subject, compiled_tokenizer(lambda data: None))) == {}
 
 
 def test_one_merge_rank(subject: Subject, faulty: Faulty) -> None:
-    def change(data: dict[str, Any]) -> None:
-        merges = [tuple(pair) for pair in data["model"]["merges"]]
-        word = "Hello"
-        before = merged(word, merges)
-        # Two whose places make a difference to one word.
-        first, second = next(
-            (i, j)
-            for i in range(len(merges))
-            for j in range(i + 1, len(merges))
-            if set(merges[i]) & set(merges[j]) and merged(word, swapped(merges, i, j)) != before
-        )
-        data["model"]["merges"] = [list(pair) for pair in swapped(merges, first, second)]
-
-    found = faulty(with_tokenizer(subject, change))
+    found = faulty(with_tokenizer(subject, compiled_tokenizer(exchange_two_ranks)))
     assert "tokenizer" in found
     assert found.keys() <= {"tokenizer", "template", "prompt", "chat"}
 
 
 def test_one_unicode_class(subject: Subject, faulty: Faulty, monkeypatch: pytest.MonkeyPatch) -> None:
-    sets = dict(regex.unicode_sets())
-    letters = sets["\\p{L}"].copy()
-    assert letters[0x0640]  # ARABIC TATWEEL, one code point of 141,028
-    letters[0x0640] = False
-    # As other data have it: a whole range that ends one earlier.
-    letters[0x064A] = False
-    sets["\\p{L}"] = letters
-    monkeypatch.setattr(regex, "unicode_sets", lambda: sets)
-    dfa.split_automaton.cache_clear()
-    try:
-        found = faulty(with_tokenizer(subject, lambda data: None))
-    finally:
-        dfa.split_automaton.cache_clear()
+    with letters_end_early(monkeypatch):
+        data = compiled_tokenizer(lambda data: None)
+    found = faulty(with_tokenizer(subject, data))
     assert "tokenizer" in found
     assert found.keys() <= {"tokenizer", "template"}
 
