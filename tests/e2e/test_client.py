@@ -144,7 +144,8 @@ def test_loading_leaves_no_listener_and_nothing_stored_for_no_model(page: Page) 
         """async () => {
           const store = await caches.open("slm2-models");
           const file = (digit) => `/slm2-models/sha256/${digit.repeat(64)}/0-1`;
-          const urls = async (kind) => (await store.keys()).map(({ url }) => url).filter((url) => url.includes(kind));
+          const urls = async (kind) =>
+            (await store.keys()).map(({ url }) => url).filter((url) => url.includes(kind));
           const names = async () => (await urls("/sha256/")).sort();
           const has = async (digit) => (await store.match(file(digit))) !== undefined;
           const put = (url, text) => store.put(url, new Response(text));
