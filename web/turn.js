@@ -1,5 +1,6 @@
 // One question and its reply, as the conversation shows them.
 
+import { addCodeButtons, copyButton } from "./copy.js";
 import { button, count, download, make } from "./dom.js";
 import { editInPlace } from "./editor.js";
 import { errorCard } from "./errors.js";
@@ -42,10 +43,10 @@ export class Turn {
   /** The calls of tools that it made. @type {{name: string, arguments: string}[]} */
   calls = [];
   #reply;
-  #said = make("div", { class: "text" });
+  #said = make("div", { class: "text", dir: "auto" });
   #text = new MarkdownView(this.#said);
   #thought = document.createTextNode("");
-  #thoughts = make("details", { class: "thought" }, make("summary", {}, "Thoughts"), make("p", {}, this.#thought));
+  #thoughts = make("details", { class: "thought" }, make("summary", {}, "Thoughts"), make("p", { dir: "auto" }, this.#thought));
   #calls = make("div", { class: "calls" });
   #meta = make("div", { class: "meta" });
   #firstTokenAt = 0;
@@ -187,10 +188,12 @@ export class Turn {
       ...parts.map((part) => make("span", {}, part)),
       drawing(run.sha256),
       ...cut,
-      button("Answer again", this.#requests.again, "quiet last"),
-      button("Copy", () => void this.#copy(text), "quiet"),
+      button("Answer again", this.#requests.again, "quiet last again"),
+      copyButton("Copy", () => text, "quiet copy-reply"),
+      copyButton("Copy transcript", () => transcript),
       button("Save transcript", () => download(`slm2-${run.sha256.slice(0, 8)}.json`, transcript), "quiet"),
     );
+    addCodeButtons(this.#said);
   }
 
   /** How a run that was made again compares, in words; it doesn't count. @param {string} difference or "" */
@@ -240,16 +243,6 @@ export class Turn {
     asked.append(edit);
   }
 
-  /** @param {string} text */
-  async #copy(text) {
-    try {
-      await navigator.clipboard.writeText(text);
-      this.#meta.append(make("span", { role: "status" }, "copied"));
-    } catch (error) {
-      this.#meta.append(make("span", { role: "status" }, `not copied: ${error}`));
-    }
-  }
-
   /** Tokens per second since the first one came; 0 while that says nothing. @param {number} nTokens */
   #rate(nTokens) {
     const ms = performance.now() - this.#firstTokenAt;
@@ -259,7 +252,7 @@ export class Turn {
 
 /** @param {string} who @param {string} text */
 const speech = (who, text) =>
-  make("div", { class: "speech" }, make("h2", { class: "speaker" }, who), make("div", { class: "text" }, text));
+  make("div", { class: "speech" }, make("h2", { class: "speaker" }, who), make("div", { class: "text", dir: "auto" }, text));
 
 /** A call of a tool, or what should have been one. @param {import("./client.js").ToolCall} call */
 const callView = (call) =>

@@ -78,6 +78,10 @@ CODES: Mapping[str, tuple[str, str]] = {
         "Reload the page to fetch it again; if it persists, the server's copy is damaged.",
     ),
     "format.transcript": ("The transcript is damaged.", "Use a transcript written by this program."),
+    "format.conversation": (
+        "The file holds no conversations, or they are damaged.",
+        "Use a file that this page has exported.",
+    ),
     "format.certificate": (
         "The parity certificate is damaged, or contradicts itself.",
         "Use a certificate written by this program.",
@@ -92,6 +96,10 @@ CODES: Mapping[str, tuple[str, str]] = {
     "asset.not_stored": (
         "The browser could not keep a file for the next visit.",
         "Allow this site storage or free some space; until then the file is fetched on every visit.",
+    ),
+    "asset.not_saved": (
+        "The browser could not save a conversation.",
+        "Allow this site storage or free some space; until then, export what you want to keep.",
     ),
     "asset.no_room": (
         "The browser's storage for this site has no room for a file.",

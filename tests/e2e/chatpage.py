@@ -12,6 +12,21 @@ from playwright.sync_api import BrowserContext, ConsoleMessage, Page, expect
 # The slowest thing that a page does here: WebGPU on two CPU cores.
 TIMEOUT_MS = 180_000
 
+# A promise of the turns that this tab's conversation has in the store: [{question, answered}].
+KEPT_TURNS = """new Promise((resolve, reject) => {
+  const id = sessionStorage["slm2-conversation"];
+  const request = indexedDB.open("slm2-conversations");
+  request.onupgradeneeded = () => request.transaction.abort();
+  request.onerror = () => resolve([]);
+  request.onsuccess = () => {
+    const turns = id && request.result.transaction("turns").objectStore("turns").get(id);
+    request.result.close();
+    if (!turns) return resolve([]);
+    turns.onerror = () => reject(turns.error);
+    turns.onsuccess = () => resolve(turns.result?.turns ?? []);
+  };
+})"""
+
 
 class ChatPage:
     """A tab with the demo page. `requests`, `failures` and `complaints` collect what happens in it."""

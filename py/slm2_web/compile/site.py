@@ -1,8 +1,8 @@
 """The static site: every file that the page needs, in one folder that any web server can serve.
 
-    index.html  embed.html  storage.html  tokenizer.html  parity.html
+    index.html  embed.html  storage.html  tokenizer.html  parity.html  bench.html
                                            from web/, with hashes on what they load (integrity.py)
-    sw.js                                  from web/
+    sw.js  manifest.webmanifest            from web/
     web/  worker/                          as they are in the repository
     vendor/                                other people's scripts that the page runs
     runtime/pyodide-VERSION/               the parts of Pyodide that the page loads, the wheels of _WHEELS
@@ -61,8 +61,18 @@ _WHEELS = (_NUMPY, "micropip", "packaging")
 _OPINION = "regex"
 _VENDORED = tuple(script.asset for script in vendor.SCRIPTS)
 
-# Sources that are served from the root, not from web/: pages; a service worker, whose scope is its folder.
-_AT_ROOT = ("index.html", "embed.html", "storage.html", "tokenizer.html", "parity.html", "sw.js")
+# Sources that are served from the root, not from web/: pages; a service worker and an app's manifest, whose
+# scope is their folder.
+_AT_ROOT = (
+    "index.html",
+    "embed.html",
+    "storage.html",
+    "tokenizer.html",
+    "parity.html",
+    "bench.html",
+    "manifest.webmanifest",
+    "sw.js",
+)
 # How the page says by what it is isolated (web/isolation.js).
 _BY_HEADERS = '<meta name="slm2-isolation" content="headers">'
 _BY_WORKER = '<meta name="slm2-isolation" content="service-worker">'
