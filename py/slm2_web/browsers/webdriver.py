@@ -259,6 +259,7 @@ class WebDriverBrowser(Browser):
         self._driver: WebDriver | None = None
         self._display: Display | None = None
         self._service: Service | None = None
+        self._is_closed = False
 
     @classmethod
     def start(cls, spec: BrowserSpec, *, webgpu: bool, limit_s: float) -> Self:
@@ -308,10 +309,14 @@ class WebDriverBrowser(Browser):
         # No proxy is asked for what we have started ourselves.
         direct = Proxy({"proxyType": ProxyType.DIRECT}) if self._service is not None else None
         config = ClientConfig(remote_server_addr=url, timeout=_HTTP_LIMIT_S, proxy=direct)
-        self._driver = WebDriver(RemoteConnection(client_config=config), options=options)
-        self.version = str(self._driver.capabilities.get("browserVersion", ""))
-        self.spare = self._driver.current_window_handle
-        self._driver.set_window_rect(0, 0, WIDTH, HEIGHT)
+        driver = WebDriver(RemoteConnection(client_config=config), options=options)
+        if self._is_closed:  # a Grid has given it too late: nobody waits any more
+            driver.quit()
+            return
+        self._driver = driver
+        self.version = str(driver.capabilities.get("browserVersion", ""))
+        self.spare = driver.current_window_handle
+        driver.set_window_rect(0, 0, WIDTH, HEIGHT)
 
     def open(self, url: str, *, limit_s: float = LIMIT_S) -> Page:
         driver = self._driver
@@ -349,6 +354,7 @@ class WebDriverBrowser(Browser):
         return self._thread.call(in_window, what, limit_s)
 
     def close(self) -> None:
+        self._is_closed = True
         driver, self._driver = self._driver, None
         if driver is not None and not self._thread.is_busy:
             with suppress(BrowserError):  # it is gone, or its processes will be

@@ -19,7 +19,7 @@ class Comparison:
     artifacts: paths with the sha256 of each, None where one has no such file. baseline: stages whose
     baselines differ. stages: (cell, stage, a's digest, b's) that differ, though the size is the same. alone:
     what only one of them has, in words. environment: (cell, what, a's, b's), which counts for nothing.
-    compared: pairs of digests that were compared.
+    compared: pairs of digests that somebody computed; baselines are no run.
     """
 
     artifacts: tuple[tuple[str, str | None, str | None], ...]
@@ -72,7 +72,7 @@ def compare(a: Certificate, b: Certificate) -> Comparison:
         f"baseline of {name} ({size}): only in {'a' if (name, size) in base_a else 'b'}"
         for name, size in sorted({*base_a} ^ {*base_b})
     ]
-    compared = len(common)
+    compared = 0
     stages: list[tuple[str, str, str | None, str | None]] = []
     environment: list[tuple[str, str, str, str]] = []
     cells_a, cells_b = ({cell.name: cell for cell in each.cells if _ran(cell)} for each in (a, b))
@@ -91,6 +91,9 @@ def compare(a: Certificate, b: Certificate) -> Comparison:
             for stage, size in sorted({*runs_a} ^ {*runs_b})
         ]
         for key in sorted({*runs_a} & {*runs_b}):
+            if runs_a[key].digest is None and runs_b[key].digest is None:
+                alone.append(f"{name} {key[0]} ({key[1]}): failed in both")
+                continue
             compared += 1
             if runs_a[key].digest != runs_b[key].digest:
                 stages.append((name, key[0], runs_a[key].digest, runs_b[key].digest))

@@ -76,6 +76,10 @@ def _run(wanted: Wanted, request: Request, browser: Browser, tell: Tell, judge: 
     if cell.executor != wanted.executor:
         text = f"{wanted.title}: the page ran on {cell.executor}"
         raise BrowserError("browser.failed", text, {"found": cell.executor, "allowed": wanted.executor})
+    lacking = [name for name in stages if name not in {run.name for run in cell.stages}]
+    if lacking and cell.failure is None:
+        text = f"{wanted.title}: the page did not run {', '.join(lacking)}"
+        cell = replace(cell, failure=Failure("browser.failed", text))
     executor = EXECUTORS[wanted.executor][0]
 
     def output(name: str, made: Any) -> Any:

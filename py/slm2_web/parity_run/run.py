@@ -25,7 +25,7 @@ from slm2_web.compile import serve
 from slm2_web.compile.assets import Fetcher
 from slm2_web.compile.install import install_model, install_parity
 from slm2_web.compile.site import SITE_FILE, build_site
-from slm2_web.errors import AssetError, InputError
+from slm2_web.errors import AssetError, BrowserError, InputError
 from slm2_web.parity.certificate import KINDS, Artifact, Cell, Certificate, as_json, cell_json, write
 from slm2_web.parity.subject import Size
 from slm2_web.parity_run.cells import Wanted, absent, matrix
@@ -82,10 +82,11 @@ def run_parity(options: Options, progress: Progress, ended: Ended) -> Certificat
         _check_site(site)
         stages = options.stages or _stages_of(site, host)
         request = Request(urls, options.size, stages, options.stall_s)
-        cells = _run_all(matrix(options.specs, options.executors), options, request, host, progress, ended)
         if options.cpython is not None:
             install_parity(options.root, options.say)
             install_model(DEFAULT_MODEL, options.root, Fetcher.from_environment(options.root), options.say)
+        cells = _run_all(matrix(options.specs, options.executors), options, request, host, progress, ended)
+        if options.cpython is not None:
             own = host.reference(
                 stages,
                 options.size,
@@ -148,6 +149,7 @@ def _run_all(
 ) -> list[Cell]:
     """All cells, in the order of `wanted`."""
     lock = threading.Lock()
+    stopped = threading.Event()
 
     def one(each: Wanted) -> Cell:
         kind = each.name.partition("#")[0]
@@ -160,11 +162,13 @@ def _run_all(
         return cell
 
     def tell(each: Wanted, stage: str, done: int, total: int) -> None:
+        if stopped.is_set():
+            raise BrowserError("browser.failed", f"{each.title}: interrupted")
         with lock:
             progress(each.title, stage, done, total)
 
     def several(some: Sequence[Wanted]) -> dict[str, Cell]:
-        return {each.title: one(each) for each in some}
+        return {each.title: one(each) for each in some if not stopped.is_set()}
 
     groups: dict[str, list[Wanted]] = {}
     for each in wanted:
@@ -173,8 +177,12 @@ def _run_all(
     if not groups:
         return []
     with ThreadPoolExecutor(max_workers=len(groups)) as pool:
-        for cells in pool.map(several, groups.values()):
-            found |= cells
+        try:
+            for cells in pool.map(several, groups.values()):
+                found |= cells
+        except BaseException:  # Ctrl-C among them: no further cell, and this one ends at its next word
+            stopped.set()
+            raise
     return [found[each.title] for each in wanted]
 
 
