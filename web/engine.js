@@ -30,7 +30,11 @@ const engines = new Map();
 /** The engine with these options, the same for all who ask for it. @param {EngineOptions} [options] */
 export function engineOf(options = {}) {
   const { model, root, workers, executor, max_seq_len } = options;
-  const urls = [root, workers].map((url) => (url === undefined ? "" : new URL(url, document.baseURI).href));
+  // What is no URL is SLM2.load's to refuse.
+  const urls = [root, workers].map((url) => {
+    if (url === undefined) return "";
+    return URL.canParse(url, document.baseURI) ? new URL(url, document.baseURI).href : `?${url}`;
+  });
   const key = JSON.stringify([model ?? "", ...urls, executor ?? "", max_seq_len ?? 0]);
   const found = engines.get(key) ?? new Engine(options);
   engines.set(key, found);
@@ -96,8 +100,8 @@ export class Engine {
   }
 
   async #load() {
-    this.#abort = new AbortController();
-    const { signal } = this.#abort;
+    const abort = (this.#abort = new AbortController());
+    const { signal } = abort;
     this.#tell("state", "loading");
     try {
       const slm = await SLM2.load({
@@ -106,11 +110,17 @@ export class Engine {
         onProgress: (progress) => this.#tell("progress", progress),
         onWarning: (warning) => this.#tell("warning", warning),
       });
+      if (signal.aborted) {
+        void slm.dispose();
+        throw cancelled();
+      }
       this.#slm = slm;
       return slm;
     } finally {
-      this.#loading = null;
-      this.#tell("state", this.state);
+      if (this.#abort === abort) {
+        this.#loading = null;
+        this.#tell("state", this.state);
+      }
     }
   }
 
@@ -179,6 +189,7 @@ export class Engine {
 
   #dispose() {
     this.#abort.abort();
+    this.#loading = null; // who asks from now on begins another one
     void this.#slm?.dispose();
     this.#slm = null;
   }

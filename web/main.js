@@ -95,13 +95,26 @@ const say = (text) => (byId("status", HTMLElement).textContent = text);
 
 // --- the model -------------------------------------------------------------------------------------------
 
-async function load() {
+let loadingNow = new AbortController();
+/** @type {Promise<void>} */
+let loads = Promise.resolve();
+
+/** Loads the model that the address names; a load that is under way gives way to it. */
+function load() {
+  loadingNow.abort();
+  notes.textContent = "";
+  const { signal } = (loadingNow = new AbortController());
+  loads = loads.catch(() => {}).then(() => (signal.aborted ? undefined : loadNow(signal)));
+  return loads;
+}
+
+/** @param {AbortSignal} signal */
+async function loadNow(signal) {
   const query = new URLSearchParams(location.search);
   const executor = query.get("executor");
   const old = model;
   model = null;
   stages.reset();
-  notes.textContent = "";
   loadError.replaceChildren();
   loading.open = true;
   byId("loading-title", HTMLElement).textContent = "Getting the model ready";
@@ -112,7 +125,8 @@ async function load() {
     // What is asked meanwhile outlives a reload, but is not sent.
     const { why, error } = await isolate({ beforeReload: () => keepDraft(current?.question ?? input.value) });
     if (why && why !== "off") note(NOT_ISOLATED[why] + (error ? ` (${error.code}: ${error.message})` : "") + ".");
-    model = await SLM2.load({
+    const loaded = await SLM2.load({
+      signal,
       ...(query.has("model") && { model: query.get("model") ?? "" }),
       ...(executor !== null && { executor: /** @type {any} */ (executor) }),
       onProgress(progress) {
@@ -123,7 +137,10 @@ async function load() {
         note(`${warning.meaning} ${warning.remedy} (${warning.code}: ${warning.message})`);
       },
     });
+    if (signal.aborted) return void (await loaded.dispose());
+    model = loaded;
   } catch (error) {
+    if (signal.aborted) return; // another one follows
     stages.stop();
     byId("loading-title", HTMLElement).textContent = "The model is not ready";
     byId("runs", HTMLElement).textContent = "no model";
@@ -262,6 +279,8 @@ function answer(turn, from = null) {
 /** @param {Turn} turn @param {import("./turn.js").Answered | null} from */
 async function answerNow(turn, from) {
   current = turn;
+  // A reply that is asked for again stays what it was until there is another one.
+  const before = from ?? turn.answered;
   loading.open = false;
   setState("busy");
   say("The model reads.");
@@ -299,6 +318,7 @@ async function answerNow(turn, from) {
     const pinned = isPinned();
     const result = await running.result;
     turn.end(result);
+    if (before && turn.answered === null && !turn.recorded) turn.restore(before);
     if (result.reason !== "cancelled" && result.text !== "") void keepStorage();
     const { recorded } = turn;
     say(recorded ? turn.judge(difference(recorded, JSON.parse(result.transcript))) : "");
@@ -307,12 +327,12 @@ async function answerNow(turn, from) {
     if (recorded) showContext();
   } catch (error) {
     const refused = error instanceof Slm2Error && !turn.recorded && !from ? settings.refuse(error) : null;
-    turn.fail(error, turnActions(error, turn, refused, from), from);
+    turn.fail(error, turnActions(error, turn, refused, from), before);
     follow();
   }
   chat = null;
   current = null;
-  void save();
+  if (turns.includes(turn)) void save(); // else another conversation is shown by now
   latest.hidden = true;
   setState(model?.failure ? "error" : "ready");
 }

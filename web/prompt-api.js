@@ -121,6 +121,7 @@ export class LanguageModel extends EventTarget {
     try {
       return await orAborted(async () => {
         const { info } = await engine.load();
+        signal?.throwIfAborted(); // nobody waits for the session any more
         report?.end();
         const { params, shown } = samplingOf(checkSampling(options), /** @type {any} */ (info));
         const own = Object.fromEntries(CHAT_OPTIONS.filter((name) => name in slm2).map((name) => [name, /** @type {any} */ (slm2)[name]]));

@@ -21,6 +21,9 @@ import { openStore } from "./store/store.js";
  * from storage) and of what went wrong without harm.
  * @typedef {{onBytes: (bytes: number, stored: boolean) => void, onWarning: (warning: Slm2Error) => void}} Listeners */
 
+// For some 30 KB; after that the stored manifest, if there is one, has to do.
+const MANIFEST_MS = 30_000;
+
 /** The files of one model. */
 export class ModelFiles {
   #model;
@@ -116,9 +119,14 @@ export class ModelFiles {
 
   /** @returns {Promise<Uint8Array<ArrayBuffer>>} */
   async #fetchManifest() {
-    let response;
+    let bytes;
     try {
-      response = await fetchOk(this.#url, { cache: "no-cache" });
+      const signal = AbortSignal.timeout(MANIFEST_MS);
+      const response = await fetchOk(this.#url, { cache: "no-cache", signal });
+      const body = response.arrayBuffer().catch((error) => {
+        throw unreachable(this.#url.href, String(error));
+      });
+      bytes = new Uint8Array(await body);
     } catch (error) {
       const status = error instanceof Slm2Error ? error.detail.status : undefined;
       if (status === 404) {
@@ -129,9 +137,6 @@ export class ModelFiles {
       if (!record) throw error;
       return new TextEncoder().encode(record.manifest);
     }
-    const bytes = new Uint8Array(await response.arrayBuffer().catch((e) => {
-      throw unreachable(this.#url.href, String(e));
-    }));
     if (bytes.byteLength > LIMITS.manifest_bytes) {
       throw badManifest("manifest", `${bytes.byteLength} bytes`, `at most ${LIMITS.manifest_bytes}`);
     }

@@ -43,7 +43,7 @@ def test_damaged_shard(
 
 
 def test_damaged_manifest(damaged: Damaged, serve: Serve, visit: Open) -> None:
-    url = serve(damaged("models/*/manifest.json", lambda data: data[: len(data) // 2])).url
+    url = serve(damaged("models/smollm2-135m/manifest.json", lambda data: data[: len(data) // 2])).url
     assert "JSON" in visit(url).expect_error("format.manifest")
 
 

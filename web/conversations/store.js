@@ -92,7 +92,7 @@ class DatabaseStore {
       const request = heads.get(head.id);
       request.onsuccess = () => {
         const there = request.result;
-        if ((there?.revision ?? 0) !== head.revision - 1) return;
+        if ((there?.revision ?? 0) !== head.revision - 1 || there?.deleted) return;
         // A name that was given meanwhile stays.
         heads.put(there?.titled ? { ...head, title: there.title, titled: true } : head);
         bodies.put({ id: head.id, turns });

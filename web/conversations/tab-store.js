@@ -30,7 +30,7 @@ export class TabStore {
   /** @param {Head} head @param {KeptTurn[]} turns */
   async write(head, turns) {
     const there = this.#entries.get(head.id)?.head;
-    if ((there?.revision ?? 0) !== head.revision - 1) return false;
+    if ((there?.revision ?? 0) !== head.revision - 1 || there?.deleted) return false;
     this.#entries.delete(head.id); // the newest is the last
     this.#entries.set(head.id, { head: there?.titled ? { ...head, title: there.title, titled: true } : head, turns });
     this.#keep();
