@@ -82,7 +82,7 @@ const harm = {};
     return grow.call(this, pages);
   });
   wrap(MessagePort, "postMessage", (post) => function (message, ...rest) {
-    post.call(this, message.words ? { ...message, failAt: harm.failAt } : message, ...rest);
+    post.call(this, message?.words ? { ...message, failAt: harm.failAt } : message, ...rest);
   });
   const line = new BroadcastChannel("harm");
   line.onmessage = ({ data }) => {

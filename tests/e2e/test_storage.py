@@ -389,7 +389,8 @@ def test_a_tab_that_is_closed_leaves_its_download_to_the_other(
     assert got["hashes"] == hashes
     assert got["stats"]["cached_bytes"] > 0
     first_range, second_range = server.bytes_of(name)
-    assert 0 < second_range[0] <= first_range[1]
+    # What had not come to a whole part of 4 MiB is fetched anew.
+    assert 0 <= second_range[0] <= first_range[1]
     assert second_range[1] == files[name]["bytes"]
 
 
