@@ -1,15 +1,17 @@
 // Boot: Pyodide with numpy and our wheel, all from this site. Gives the Python engine.
 //
-// Theory of operation. site.json names the runtime's folder and the wheel. Pyodide loads itself and, while
-// its WebAssembly compiles, its packages; `lockFileURL` and `packageBaseUrl` keep it from asking its CDN.
-// The browser's own records of finished requests (PerformanceObserver) give honest bytes of progress without
-// touching the requests. micropip installs the wheel with deps=False: its one dependency is already there.
+// Theory of operation. site.json names the runtime's folder and the wheels, all of which are asked for at once.
+// `lockFileURL` keeps Pyodide from asking its CDN; `packageBaseUrl` is where it would look for more. The wheels are
+// hashed, and unpacked into site-packages: our one dependency is there, and so micropip, which takes half a second to
+// say so, is left to those who add packages (opinion.js). The browser's own records of finished requests
+// (PerformanceObserver) give honest bytes of progress without touching the requests.
 
 import { Replay } from "./gpu/replay.js";
-import { dropFiles, forgetInstaller } from "./lean.js";
+import { dropFiles, sitePackages } from "./lean.js";
 import { AssetError, DeviceError, WASM } from "./protocol.js";
 import { soon } from "./soon.js";
-import { compile, Pool } from "./wasm/pool.js";
+import { fetchVerified } from "./verified.js";
+import { moduleOf, moduleUrl, Pool } from "./wasm/pool.js";
 import { TokenizerKernel } from "./wasm/tokenizer.js";
 
 /** @typedef {import("./protocol.js").Stage} Stage */
@@ -27,15 +29,16 @@ import { TokenizerKernel } from "./wasm/tokenizer.js";
  *   dispose: () => void,
  * }} Engine */
 
-// Packages of the runtime that a visit needs, in the names of Pyodide's lock file.
-const PACKAGES = ["numpy", "micropip"];
+// What Pyodide asks for by itself, of its folder.
+const CORE = ["pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json"];
 
 /** The engine, not yet loaded, and how long each stage took.
  *
  * Throws AssetError `asset.unreachable`, DeviceError `device.out_of_memory`.
- * @param {URL} root @param {Site} site @param {Tell} tell @param {() => MessagePort} startThread see Pool
+ * @param {URL} root @param {Site} site @param {boolean} shared whether the model's memory will be @param {Tell} tell
+ * @param {() => MessagePort} startThread see Pool
  * @returns {Promise<{engine: Engine, timings: Record<string, number>, heapBytes: () => number}>} */
-export async function boot(root, site, tell, startThread) {
+export async function boot(root, site, shared, tell, startThread) {
   /** @type {Record<string, number>} */
   const timings = {};
   /** @template T @param {Stage} stage @param {() => Promise<T>} work @returns {Promise<T>} */
@@ -51,34 +54,45 @@ export async function boot(root, site, tell, startThread) {
     }
   };
 
+  const watch = watchBytes(root, site, (done, total, cached) => tell("runtime", done, total, "bytes", cached));
+  /** @type {Promise<Uint8Array[]>} */
+  let wheels;
   const pyodide = await timed("runtime", async () => {
     const runtime = new URL(`${site.runtime}/`, root).href;
-    const watch = watchBytes(root, site, (done, total, cached) => tell("runtime", done, total, "bytes", cached));
     const { loadPyodide } = await import(`${runtime}pyodide.mjs`);
-    const result = await loadPyodide({
+    const loading = loadPyodide({
       indexURL: runtime,
       lockFileURL: `${runtime}pyodide-lock.json`,
       packageBaseUrl: runtime,
-      packages: PACKAGES,
       stdout: console.log,
       stderr: console.warn,
     });
-    watch.end();
+    loading.catch(() => {}); // heard below
+    // Behind what Pyodide asks for: a browser has few connections, and compiling takes longest.
+    await new Promise((resolve) => setTimeout(resolve));
+    wheels = Promise.all([site.numpy, site.wheel].map((path) => fetchVerified(root, site, path)));
+    wheels.catch(() => {}); // heard below
+    const result = await loading;
     const webloop = result.pyimport("pyodide.webloop");
     webloop.scheduleCallback = soon;
     webloop.destroy();
     return result;
   });
-  // In this order: a heap never shrinks, but what micropip leaves behind in it has room for numpy.
-  await timed("package", async () => {
-    const micropip = pyodide.pyimport("micropip");
-    await micropip.install.callKwargs(new URL(site.wheel, root).href, { deps: false });
-    micropip.destroy();
-    forgetInstaller(pyodide);
+  const [numpy, own] = await timed("package", () => wheels);
+  watch.end();
+  // What the model will need at once when it is there. Who needs one hears of its failure.
+  for (const name of /** @type {const} */ (["tokenizer", "forward"])) {
+    moduleOf(moduleUrl(root, name, shared)).catch(() => {});
+  }
+  /** @param {Uint8Array} wheel */
+  const unpack = (wheel) => pyodide.unpackArchive(wheel, "wheel", { extractDir: sitePackages(pyodide) });
+  await timed("numpy", async () => {
+    unpack(numpy);
+    pyodide.pyimport("numpy").destroy();
   });
-  await timed("numpy", async () => pyodide.pyimport("numpy").destroy());
   tell("numpy", 1, 1, "steps");
   const engine = await timed("package", async () => {
+    unpack(own);
     const bridge = pyodide.pyimport("slm2_web.bridge");
     const made = bridge.Engine(hostOf(root, startThread));
     bridge.destroy();
@@ -100,7 +114,7 @@ const hostOf = (root, startThread) => ({
     Pool.create(root, memory, weights, base, end, nThreads, startThread),
   /** @param {Uint8Array} file @param {WebAssembly.Memory | null} memory */
   makeTokenizer: async (file, memory) => {
-    const module = await compile(new URL(`worker/wasm/tokenizer${memory ? ".shared" : ""}.wasm`, root));
+    const module = await moduleOf(moduleUrl(root, "tokenizer", memory !== null));
     if (!memory) return TokenizerKernel.load(module, file);
     const [start, end] = [file.byteOffset, file.byteOffset + file.byteLength];
     return TokenizerKernel.attach(module, memory, { start, end }, { start: end, end: WASM.max_bytes });
@@ -110,7 +124,7 @@ const hostOf = (root, startThread) => ({
 /** Tells how many bytes of the runtime have arrived, a file at a time, until `end`.
  * @param {URL} root @param {Site} site @param {(done: number, total: number, cached: number) => void} tell */
 function watchBytes(root, site, tell) {
-  const names = Object.keys(site.files).filter((name) => name.startsWith(`${site.runtime}/`));
+  const names = [...CORE.map((name) => `${site.runtime}/${name}`), site.numpy, site.wheel];
   const total = names.reduce((sum, name) => sum + site.files[name].bytes, 0);
   const waiting = new Map(names.map((name) => [new URL(name, root).href, site.files[name].bytes]));
   let done = 0;

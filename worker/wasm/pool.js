@@ -65,7 +65,7 @@ export class Pool {
    * @param {URL} root @param {WebAssembly.Memory | null} shared @param {Uint8Array} weights
    * @param {number} base @param {number} end @param {number} nThreads @param {() => MessagePort} startThread */
   static async create(root, shared, weights, base, end, nThreads, startThread) {
-    const module = await moduleOf(new URL(`worker/wasm/forward${shared ? ".shared" : ""}.wasm`, root).href);
+    const module = await moduleOf(moduleUrl(root, "forward", shared !== null));
     const memory = shared ?? plainMemory(end);
     if (!shared) new Uint8Array(memory.buffer).set(weights, base);
     const instance = await WebAssembly.instantiate(module, { env: { memory } });
@@ -194,18 +194,26 @@ function nextTask() {
   });
 }
 
-/** Those that have been compiled, by URL: whoever needs one again may have no network. @type {Map<string, WebAssembly.Module>} */
+/** @param {URL} root @param {"forward" | "tokenizer"} name @param {boolean} shared whether its memory is */
+export const moduleUrl = (root, name, shared) => new URL(`worker/wasm/${name}${shared ? ".shared" : ""}.wasm`, root);
+
+/** Those that are compiled, by URL: whoever needs one again may have no network.
+ * @type {Map<string, Promise<WebAssembly.Module>>} */
 const modules = new Map();
 
-/** @param {string} url */
-async function moduleOf(url) {
-  const module = modules.get(url) ?? (await compile(new URL(url)));
-  modules.set(url, module);
-  return module;
+/** The module at `url`, fetched once; one that could not be had is asked for again.
+ *
+ * Throws AssetError `asset.unreachable`, DeviceError `device.no_wasm`.
+ * @param {URL} url @returns {Promise<WebAssembly.Module>} */
+export function moduleOf(url) {
+  const found = modules.get(url.href) ?? compile(url);
+  modules.set(url.href, found);
+  found.catch(() => modules.delete(url.href));
+  return found;
 }
 
 /** @param {URL} url */
-export async function compile(url) {
+async function compile(url) {
   const response = await fetch(url).catch((error) => {
     throw new AssetError("asset.unreachable", `${url}: ${error}`, { url: url.href });
   });

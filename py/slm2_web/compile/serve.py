@@ -82,11 +82,11 @@ TYPES = {
 }
 DEFAULT_TYPE = "application/octet-stream"
 
-# The bytes at these paths never change. The runtime's lock file is ours and may.
+# The bytes at these paths never change. The runtime's lock file and standard library are ours and may.
 IMMUTABLE = re.compile(
     r"models/[^/]+/[^/]+\.[0-9a-f]{8}\.bin"
     r"|wheels/[0-9a-f]{8}/[^/]+"
-    r"|runtime/pyodide-[0-9.]+/(?!pyodide-lock\.json$)[^/]+"
+    r"|runtime/pyodide-[0-9.]+/(?!pyodide-lock\.json$|python_stdlib\.zip$)[^/]+"
 )
 # A request line is what a stranger wrote: a terminal gets none of its control characters.
 _UNPRINTABLE = re.compile(r"[^ -\[\]-~]")
@@ -339,7 +339,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             headers["Content-Length"] = str(stop - start)
             self._head(status, headers)
             if with_body and stop > start:
-                self.connection.sendfile(file, start, stop - start)
+                self.send_body(file, start, stop - start)
+
+    def send_body(self, file: BufferedReader, start: int, n_bytes: int) -> None:
+        """A stretch of the file, after the head."""
+        self.connection.sendfile(file, start, n_bytes)
 
     def _status(self, status: HTTPStatus, headers: dict[str, str] | None = None) -> None:
         """An answer that is only a status."""

@@ -39,6 +39,16 @@ from slm2_web.manifest import (
 
 ROOT = Path(__file__).parents[3]
 
+
+def zipped(*names: str) -> bytes:
+    """A zip file with these members, each with its name in it."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name in names:
+            archive.writestr(zipfile.ZipInfo(name), f"# {name}\n")
+    return buffer.getvalue()
+
+
 SOURCES = {
     "web/index.html": b"<!doctype html>" + b" " * 500,
     "web/storage.html": b"<!doctype html>",
@@ -70,7 +80,7 @@ PYODIDE = {
     "pyodide.mjs": b"export {};",
     "pyodide.asm.mjs": b"export {};" * 50,
     "pyodide.asm.wasm": b"\0asm" * 50,
-    "python_stdlib.zip": b"PK",
+    "python_stdlib.zip": zipped("os.py", "encodings/cp437.py", "encodings/cp1250.py", "unittest/mock.py"),
     "console.html": b"not needed",
 }
 WHEELS = ("numpy", "micropip", "packaging")
@@ -197,7 +207,9 @@ class Checkout:
 
     def build(self, out: Path, *, isolate: bool = False) -> bool:
         fetcher = Fetcher(self.assets, self.cache, say=lambda text: None)
-        return build_site(self.root, out, [self.model], fetcher, lambda text: None, isolate=isolate)
+        return build_site(
+            self.root, out, [self.model], fetcher, lambda text: None, isolate=isolate, has_bytecode=False
+        )
 
 
 @pytest.fixture
@@ -233,10 +245,13 @@ def test_what_is_in_it(checkout: Checkout, tmp_path: Path) -> None:
     assert checkout.build(out) is True
     files = files_of(out)
     site = json.loads(files[SITE_FILE])
-    assert set(site) == {"format", "version", "default_model", "models", "wheel", "runtime", "files"}
+    assert set(site) == {"format", "version", "default_model", "models", "wheel", "numpy", "runtime", "files"}
     assert (site["default_model"], site["models"]) == ("tiny", ["tiny"])
     runtime = site["runtime"]
     assert runtime == "runtime/pyodide-1.2.3"
+    assert site["numpy"] == f"{runtime}/{placed_wheels(out)['numpy']}"
+    with zipfile.ZipFile(out / runtime / "python_stdlib.zip") as library:
+        assert library.namelist() == ["os.py", "encodings/cp437.py"]
     assert set(site["files"]) == {
         "index.html",
         "storage.html",
