@@ -223,12 +223,20 @@ async function chat({ type, id, ...request }) {
   try {
     takeId(type, id);
     let nTokens = 0;
+    /** @type {number[]} */
+    let ids = [];
     /** @param {string} kind @param {any} a @param {any} b */
     const emit = (kind, a, b) => {
       if (kind === "context") tellPage({ type: "context", id, ledger: a });
       else if (kind === "prefill") tellPage({ type: "prefill", id, done: a, total: b });
-      else if (kind === "token") nTokens += 1;
-      else if (a.byteLength > 0) tellPage({ type: "delta", id, part: b, data: a, n_tokens: nTokens }, [a.buffer]);
+      else if (kind === "token") {
+        nTokens += 1;
+        ids.push(a);
+      }
+      else if (a.byteLength > 0) {
+        tellPage({ type: "delta", id, part: b, data: a, ids: Uint32Array.from(ids), n_tokens: nTokens }, [a.buffer]);
+        ids = [];
+      }
     };
     const cancelled = () => isCancelled(id);
     const running = /** @type {import("./boot.js").Engine} */ (engine).chat(request, emit, cancelled);
