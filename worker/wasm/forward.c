@@ -222,7 +222,8 @@ static void silu_mul_quantize(const u32 *c, const u32 *b, u32 t, u32 low, u32 hi
 // A row's groups are padded to fours: what lies behind the row, the next one or another buffer, meets activations of
 // zero with scales of zero. Adding the +-0 that comes of it changes no bit, since an accumulator is never -0.
 
-// What a thread widens of `tokens` tokens: x[tokens][padded][32], and for each group its scale, scale * sum, and 8 * sum.
+// What a thread widens of `tokens` tokens: x[tokens][padded][32], and for each group its scale, scale * sum and, for q4_0
+// alone, 8 * sum.
 typedef struct {
   i16 *x;
   f32 *scale, *sum;
@@ -289,7 +290,7 @@ static void widen(u32 kernel, const u32 *c, const u32 *b, u32 first, u32 tokens,
         widen_group(kernel, q + 32 * g, x);
         wide->scale[at] = xm[2 * g];
         wide->sum[at] = xm[2 * g + 1];
-        wide->offset[at] = 8 * sum_of_32(q + 32 * g);
+        if (kernel == MATMUL_Q4_0) wide->offset[at] = 8 * sum_of_32(q + 32 * g);
       } else {
         for (u32 i = 0; i < 32; i += 8) wasm_v128_store(x + i, u4(0));
         wide->scale[at] = wide->sum[at] = 0.0f;
@@ -492,7 +493,6 @@ static void attn_scores(const u32 *c, const u32 *b, const Step *step, const Part
     for (u32 d = 0; d < head_dim; d += 8) wasm_v128_store(wide + d, wasm_i16x8_load8x8(q + d));
     f32 *scores = (f32 *)b[4] + row * max_seq + start;
     v128 peak4 = f4(0.0f);
-    f32 peak = 0.0f;
     for (u32 j = 0; j < count; j += 4) {
       v128 total = f4(0.0f);
       for (u32 g = 0; g < groups; g++) {
@@ -519,7 +519,7 @@ static void attn_scores(const u32 *c, const u32 *b, const Step *step, const Part
     f32 peaks[4] __attribute__((aligned(16)));
     wasm_v128_store(peaks, peak4);
     const u32 whole = count / 4 * 4;
-    peak = whole ? peaks[0] : scores[0];
+    f32 peak = whole ? peaks[0] : scores[0];
     for (u32 i = 1; whole && i < 4; i++) peak = peaks[i] > peak ? peaks[i] : peak;
     for (u32 j = whole; j < count; j++) peak = scores[j] > peak ? scores[j] : peak;
     ((f32 *)b[5])[row * ((max_seq + BLOCK - 1) / BLOCK) + part.block] = peak;
