@@ -10,6 +10,7 @@
 
 import { badInput, checkOptions, encodeRequest } from "./request.js";
 import { decode, Decoder, encode } from "./text.js";
+import { scriptUrl } from "./trusted.js";
 import {
   AssetError,
   Cancelled,
@@ -62,7 +63,7 @@ export {
  *   tool_calls: ToolCall[], generated_ids: number[], logprobs: TokenLogprobs[] | null, transcript: string,
  *   stats: Record<string, any>, ledger: Ledger}} Result */
 /** @typedef {{
- *   model?: string, root?: string | URL, executor?: Executor, max_seq_len?: number, signal?: AbortSignal,
+ *   model?: string, root?: string | URL, workers?: string | URL, executor?: Executor, max_seq_len?: number, signal?: AbortSignal,
  *   onProgress?: (progress: Progress) => void, onWarning?: (warning: AnyError) => void,
  * }} LoadOptions */
 /** What may go into the prompt beside the messages. @typedef {{
@@ -101,10 +102,20 @@ const HOME = new URL("../", import.meta.url);
 let ownSite = fetchSite(HOME);
 ownSite.catch(() => {});
 
+// What this origin has stored of models (stored.js); no page needs it to load one.
+const stored = () => import("./stored.js");
+const storage = Object.freeze({
+  list: async () => (await stored()).list(),
+  /** @param {string} name */
+  remove: async (name) => (await stored()).remove(name),
+  estimate: async () => (await stored()).estimate(),
+  persist: async () => (await stored()).persist(),
+});
+
 // A worker that has not ended itself by then is ended.
 const DISPOSE_MS = 1000;
 
-const LOAD_OPTIONS = ["model", "root", "executor", "max_seq_len", "signal", "onProgress", "onWarning"];
+const LOAD_OPTIONS = ["model", "root", "workers", "executor", "max_seq_len", "signal", "onProgress", "onWarning"];
 
 /** The model, loaded and ready to answer.
  *
@@ -118,7 +129,8 @@ async function load(options = {}) {
     throw badInput("input.params", `options.${other}`, /** @type {any} */ (options)[other], LOAD_OPTIONS.join(" | "));
   }
   const { signal, executor = "auto", onProgress, onWarning } = options;
-  const root = options.root === undefined ? HOME : ownUrl(options.root);
+  const root = options.root === undefined ? HOME : anyUrl(options.root, "options.root");
+  const workers = ownUrl(options.workers ?? root, options.workers === undefined ? "options.root" : "options.workers");
   if (!EXECUTORS.includes(executor)) {
     throw badInput("input.params", "options.executor", executor, EXECUTORS.join(" | "));
   }
@@ -135,7 +147,7 @@ async function load(options = {}) {
   throwIfAborted(signal);
 
   const control = sharedWords();
-  const crew = new Crew(root);
+  const crew = new Crew(workers);
   let abort = () => {};
   try {
     const engine = crew.start("worker/worker.js", "slm2 engine");
@@ -200,6 +212,8 @@ async function load(options = {}) {
 class Slm {
   /** What runs: executor, adapter, model, defaults, memory, timings. @type {Readonly<Record<string, any>>} */
   info;
+  /** What this origin has stored of models; `SLM2.storage` is the same. */
+  storage = storage;
   #crew;
   #worker;
   #gone;
@@ -638,7 +652,7 @@ class Crew {
     const url = ownAddress(new URL(script, this.#root));
     const name = `${what} ${Math.random().toString(36).slice(2)}`; // nobody else's: it is that of a lock
     try {
-      const worker = new Worker(url, { type: "module", name });
+      const worker = new Worker(scriptUrl(url), { type: "module", name });
       let isStarting = true;
       const started = () => {
         if (isStarting) starting.delete(url.href);
@@ -681,11 +695,20 @@ function siteOf(root) {
   return ownSite.catch(() => (ownSite = fetchSite(HOME)));
 }
 
-/** A site's root, where workers may be started from. @param {string | URL} root */
-function ownUrl(root) {
-  const url = URL.canParse(root, document.baseURI) ? new URL(root, document.baseURI) : null;
-  if (url?.origin === location.origin) return url;
-  throw badInput("input.params", "options.root", root, `a URL of ${location.origin}`);
+/** @param {string | URL} url @param {string} place */
+function anyUrl(url, place) {
+  const found = URL.canParse(url, document.baseURI) ? new URL(url, document.baseURI) : null;
+  if (found && /^https?:$/.test(found.protocol)) return found;
+  throw badInput("input.params", place, url, "a URL of http or https");
+}
+
+/** A folder that workers may be started from: browsers take them from the page's own origin only.
+ * @param {string | URL} url @param {string} place */
+function ownUrl(url, place) {
+  const found = URL.canParse(url, document.baseURI) ? new URL(url, document.baseURI) : null;
+  if (found?.origin === location.origin) return found;
+  const foreign = "; for a site of another origin, options.workers: a folder of this one with the workers\u2019 scripts";
+  throw badInput("input.params", place, url, `a URL of ${location.origin}${place === "options.root" ? foreign : ""}`);
 }
 
 /** The control words, or null where the page may share no memory. The constructor is what counts: there are
@@ -703,4 +726,4 @@ function throwIfAborted(signal) {
 }
 
 /** The entry to everything: `await SLM2.load(options)`. */
-export const SLM2 = Object.freeze({ load });
+export const SLM2 = Object.freeze({ load, storage });

@@ -6,7 +6,7 @@ import { button, isComposing, make } from "./dom.js";
  * @param {HTMLElement} shown @param {string} text
  * @param {(text: string) => boolean} send whether it was taken @param {() => void} leave after Escape or Cancel */
 export function editInPlace(shown, text, send, leave) {
-  const field = make("textarea", { "aria-label": "Edit your message", rows: "1", enterkeyhint: "send" });
+  const field = make("textarea", { "aria-label": "Edit your message", rows: "1", dir: "auto", enterkeyhint: "send" });
   field.value = text;
   const close = () => {
     form.replaceWith(shown);

@@ -11,13 +11,18 @@
 
 import { SLM2, Slm2Error } from "./client.js";
 import { ContextMeter } from "./context.js";
+import { Current } from "./conversations/current.js";
+import { ConversationPanel } from "./conversations/panel.js";
+import { openStore } from "./conversations/store.js";
 import { button, byId, isComposing, seconds } from "./dom.js";
 import { code, errorCard } from "./errors.js";
 import { isolate } from "./isolation.js";
+import { Keyboard } from "./keyboard.js";
+import { ModelPicker } from "./models.js";
 import { keepOffline } from "./offline.js";
 import { Settings } from "./settings.js";
 import { StageTable } from "./stages.js";
-import { keep, keepDraft, kept, keptDraft } from "./tab.js";
+import { keepDraft, keptDraft } from "./tab.js";
 import { difference, readTranscript, recordedRequest } from "./transcript.js";
 import { Turn } from "./turn.js";
 
@@ -43,6 +48,7 @@ const welcome = byId("welcome", HTMLElement);
 const loading = byId("loading", HTMLDetailsElement);
 const notes = byId("notes", HTMLElement);
 const loadError = byId("load-error", HTMLElement);
+const saveError = byId("save-error", HTMLElement);
 const input = byId("input", HTMLTextAreaElement);
 const send = byId("send", HTMLButtonElement);
 const stop = byId("stop", HTMLButtonElement);
@@ -59,6 +65,12 @@ let turns = [];
 let current = null;
 /** @type {ReturnType<Model["chat"]> | null} */
 let chat = null;
+/** Ends with the reply that is under way. */
+let answering = Promise.resolve();
+/** Where the conversation is kept, once that is known. @type {Current | null} */
+let saved = null;
+/** @type {ConversationPanel | null} */
+let panel = null;
 /** What `current` goes on from, once the model is there. @type {import("./turn.js").Answered | null} */
 let goesOnFrom = null;
 
@@ -83,13 +95,26 @@ const say = (text) => (byId("status", HTMLElement).textContent = text);
 
 // --- the model -------------------------------------------------------------------------------------------
 
-async function load() {
+let loadingNow = new AbortController();
+/** @type {Promise<void>} */
+let loads = Promise.resolve();
+
+/** Loads the model that the address names; a load that is under way gives way to it. */
+function load() {
+  loadingNow.abort();
+  notes.textContent = "";
+  const { signal } = (loadingNow = new AbortController());
+  loads = loads.catch(() => {}).then(() => (signal.aborted ? undefined : loadNow(signal)));
+  return loads;
+}
+
+/** @param {AbortSignal} signal */
+async function loadNow(signal) {
   const query = new URLSearchParams(location.search);
   const executor = query.get("executor");
   const old = model;
   model = null;
   stages.reset();
-  notes.textContent = "";
   loadError.replaceChildren();
   loading.open = true;
   byId("loading-title", HTMLElement).textContent = "Getting the model ready";
@@ -100,7 +125,8 @@ async function load() {
     // What is asked meanwhile outlives a reload, but is not sent.
     const { why, error } = await isolate({ beforeReload: () => keepDraft(current?.question ?? input.value) });
     if (why && why !== "off") note(NOT_ISOLATED[why] + (error ? ` (${error.code}: ${error.message})` : "") + ".");
-    model = await SLM2.load({
+    const loaded = await SLM2.load({
+      signal,
       ...(query.has("model") && { model: query.get("model") ?? "" }),
       ...(executor !== null && { executor: /** @type {any} */ (executor) }),
       onProgress(progress) {
@@ -111,7 +137,10 @@ async function load() {
         note(`${warning.meaning} ${warning.remedy} (${warning.code}: ${warning.message})`);
       },
     });
+    if (signal.aborted) return void (await loaded.dispose());
+    model = loaded;
   } catch (error) {
+    if (signal.aborted) return; // another one follows
     stages.stop();
     byId("loading-title", HTMLElement).textContent = "The model is not ready";
     byId("runs", HTMLElement).textContent = "no model";
@@ -123,7 +152,6 @@ async function load() {
   }
   showModel(model.info);
   setState("ready");
-  void keepStorage();
   void tryToKeepOffline(model.info.site);
   if (current) {
     const from = goesOnFrom;
@@ -170,14 +198,14 @@ function openWithout(name) {
   location.search = query.toString();
 }
 
-/** Asks the browser not to drop the model when space runs short. Nothing here depends on its answer. */
+let askedToPersist = false;
+
+/** Asks the browser not to drop the model when space runs short, once it has answered: who sees the question knows
+ * what it is about. Nothing here depends on the answer. */
 async function keepStorage() {
-  if (!navigator.storage?.persist) return; // WebKitGTK
-  try {
-    if (!(await navigator.storage.persisted())) await navigator.storage.persist();
-  } catch (error) {
-    console.warn("storage may be cleared:", error);
-  }
+  if (askedToPersist) return;
+  askedToPersist = true;
+  await SLM2.storage.persist().catch((error) => console.warn("storage may be cleared:", error));
 }
 
 /** After a first visit, the page opens without a network. @param {string} version of this page */
@@ -243,8 +271,16 @@ function start(question) {
 }
 
 /** @param {Turn} turn @param {import("./turn.js").Answered | null} [from] a reply of it that goes on */
-async function answer(turn, from = null) {
+function answer(turn, from = null) {
+  answering = answerNow(turn, from);
+  return answering;
+}
+
+/** @param {Turn} turn @param {import("./turn.js").Answered | null} from */
+async function answerNow(turn, from) {
   current = turn;
+  // A reply that is asked for again stays what it was until there is another one.
+  const before = from ?? turn.answered;
   loading.open = false;
   setState("busy");
   say("The model reads.");
@@ -282,6 +318,8 @@ async function answer(turn, from = null) {
     const pinned = isPinned();
     const result = await running.result;
     turn.end(result);
+    if (before && turn.answered === null && !turn.recorded) turn.restore(before);
+    if (result.reason !== "cancelled" && result.text !== "") void keepStorage();
     const { recorded } = turn;
     say(recorded ? turn.judge(difference(recorded, JSON.parse(result.transcript))) : "");
     if (pinned) follow();
@@ -289,12 +327,12 @@ async function answer(turn, from = null) {
     if (recorded) showContext();
   } catch (error) {
     const refused = error instanceof Slm2Error && !turn.recorded && !from ? settings.refuse(error) : null;
-    turn.fail(error, turnActions(error, turn, refused, from), from);
+    turn.fail(error, turnActions(error, turn, refused, from), before);
     follow();
   }
   chat = null;
   current = null;
-  keep(turns);
+  if (turns.includes(turn)) void save(); // else another conversation is shown by now
   latest.hidden = true;
   setState(model?.failure ? "error" : "ready");
 }
@@ -375,7 +413,6 @@ function remove(turn) {
   turns = turns.filter((each) => each !== turn);
   turn.element.remove();
   welcome.hidden = turns.length > 0;
-  keep(turns);
   showContext();
 }
 
@@ -386,30 +423,79 @@ function showContext() {
   else meter.clear();
 }
 
-/** The conversation as it was before a reload, as far as it can be shown. */
-function restore() {
-  for (const { question, answered } of kept()) {
-    const turn = addTurn(question);
-    try {
-      turn.restore(answered);
-    } catch {
-      remove(turn);
-    }
+/** Puts the conversation into the store, with each reply that counts. */
+async function save() {
+  try {
+    await saved?.save(turns);
+    saveError.replaceChildren();
+    panel?.changed();
+  } catch (error) {
+    saveError.replaceChildren(errorCard(error, [button("Try again", () => void save())]));
   }
+}
+
+/** The conversations of this browser, and the one that this tab showed before a reload. */
+async function restore() {
+  const { store, why } = await openStore();
+  saved = new Current(store);
+  panel = new ConversationPanel(store, {
+    current: () => saved?.id ?? "",
+    open: openConversation,
+    begin: newChat,
+  });
+  if (why) note(`${why.meaning} ${why.remedy} (${why.code}: ${why.message})`);
+  try {
+    const before = await saved.restore();
+    if (turns.length === 0) showTurns(before);
+    else saved.begin(); // something has been asked meanwhile: that is a conversation of its own
+  } catch (error) {
+    saveError.replaceChildren(errorCard(error, []));
+  }
+  document.documentElement.dataset.conversations = "ready";
+}
+
+/** Shows another conversation of the store. @param {string} id */
+async function openConversation(id) {
+  const opened = await saved?.open(id);
+  if (!opened) return;
+  clear();
+  showTurns(opened);
+  say("Conversation opened.");
+}
+
+/** @param {import("./conversations/record.js").KeptTurn[]} kept */
+function showTurns(kept) {
+  for (const { question, answered } of kept) addTurn(question).restore(answered);
   showContext();
   follow();
 }
 
 function newChat() {
+  clear();
+  saved?.begin();
+}
+
+/** Leaves the conversation. */
+function clear() {
   if (chat || current) stopReply();
   for (const turn of turns) turn.element.remove();
   turns = [];
-  keep(turns);
   meter.clear();
+  saveError.replaceChildren();
   welcome.hidden = false;
   byId("announcer", HTMLElement).textContent = "";
   page.scrollTop = 0;
   input.focus();
+}
+
+/** Another model takes the place of this one. @param {string} name */
+async function useModel(name) {
+  if (chat) stopReply();
+  await answering;
+  const query = new URLSearchParams(location.search);
+  query.set("model", name);
+  history.replaceState(null, "", `?${query}`);
+  await load();
 }
 
 // --- the window ------------------------------------------------------------------------------------------
@@ -428,18 +514,23 @@ function fitInput() {
   input.style.height = `${input.scrollHeight}px`;
 }
 
+/** @param {string} selector of a button of the last turn */
+const pressLast = (selector) => /** @type {HTMLElement | null} */ (turns.at(-1)?.element.querySelector(selector))?.click();
+const editLast = () => pressLast(".edit:not([hidden])");
+
 byId("composer", HTMLFormElement).addEventListener("submit", (event) => {
   event.preventDefault();
   ask(input.value);
 });
 input.addEventListener("input", fitInput);
 input.addEventListener("keydown", (event) => {
+  if (event.key === "ArrowUp" && input.value === "" && !isComposing(event) && !current) editLast();
   if (event.key !== "Enter" || event.shiftKey || isComposing(event)) return;
   event.preventDefault();
   ask(input.value);
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && !settings.isOpen && !isComposing(event) && current) stopReply();
+  if (event.key === "Escape" && !document.querySelector("dialog[open]") && !isComposing(event) && current) stopReply();
 });
 stop.addEventListener("click", stopReply);
 latest.addEventListener("click", follow);
@@ -459,8 +550,22 @@ for (const example of byId("examples", HTMLElement).querySelectorAll("button")) 
   example.addEventListener("click", () => ask(example.textContent ?? ""));
 }
 
+new ModelPicker(
+  () => model?.info.model.name ?? null,
+  (name) => void useModel(name),
+);
+new Keyboard([
+  { code: "KeyC", key: "C", label: "lists your chats", run: () => panel?.open() },
+  { code: "KeyN", key: "N", label: "begins a new chat", run: newChat },
+  { code: "KeyM", key: "M", label: "shows the models", run: () => byId("open-models", HTMLElement).click() },
+  { code: "Comma", key: ",", label: "opens the settings", run: () => settings.open() },
+  { code: "KeyI", key: "I", label: "goes to the message field", run: () => input.focus() },
+  { code: "KeyY", key: "Y", label: "copies the last reply", run: () => pressLast(".copy-reply") },
+  { code: "KeyR", key: "R", label: "answers the last message again", run: () => pressLast(".again") },
+]);
+
 byId("not-started", HTMLElement).remove();
-restore();
 const draft = keptDraft();
 if (draft) takeBack(draft);
+void restore();
 void load();

@@ -8,6 +8,7 @@ import {
   errorFrom,
   PROTOCOL_VERSION,
 } from "../worker/protocol.js";
+import { scriptUrl } from "./trusted.js";
 
 /** @typedef {import("./client.js").Executor} Executor */
 /** @typedef {import("../worker/protocol.js").Channels} Channels */
@@ -47,7 +48,7 @@ export class FaultyPage {
   /** @param {string} script */
   #start(script) {
     const name = `slm2 parity ${Math.random().toString(36).slice(2)}`;
-    const worker = new Worker(new URL(script, this.#place.root), { type: "module", name });
+    const worker = new Worker(scriptUrl(new URL(script, this.#place.root)), { type: "module", name });
     worker.onerror = (event) => {
       event.preventDefault();
       this.#fail(new DeviceError("device.worker", event.message || "a worker could not be started"));

@@ -3,6 +3,7 @@
 
 import { DeviceError, check, errorFrom, PROTOCOL_VERSION } from "../worker/protocol.js";
 import { encode } from "./text.js";
+import { scriptUrl } from "./trusted.js";
 
 /** @typedef {import("./client.js").ParitySize} Size */
 /** @typedef {import("../worker/protocol.js").Channels} Channels */
@@ -18,7 +19,7 @@ export class Opinion {
 
   /** @param {URL} root */
   constructor(root) {
-    const worker = new Worker(new URL("worker/opinion.js", root), { type: "module", name: "slm2 opinion" });
+    const worker = new Worker(scriptUrl(new URL("worker/opinion.js", root)), { type: "module", name: "slm2 opinion" });
     worker.onmessage = ({ data }) => {
       try {
         const message = check("opinion_to_page", data);

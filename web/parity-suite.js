@@ -437,7 +437,7 @@ class Run {
         vectors: records.length,
         digest,
         seconds: secondsSince(start),
-        verdict: index < 0 ? "equal" : "differs",
+        verdict: digest === boundary.digest ? "equal" : "differs",
         difference: wrong && { index, input: wrong.input, expected: boundary.records[index].output, found: wrong.output },
         failure: null,
       });
@@ -445,6 +445,7 @@ class Run {
       if (error instanceof Cancelled || signal?.aborted) throw error;
       this.#end(failed(BOUNDARY, size, secondsSince(start), error));
     } finally {
+      [this.#slm, this.#page] = [context.slm, context.page]; // a case that failed may have loaded another one
       context.page?.end();
     }
   }

@@ -4,6 +4,7 @@
 // its jobs asks here, where the other is not forgotten.
 
 import { AssetError } from "../worker/protocol.js";
+import { scriptUrl } from "./trusted.js";
 
 /** How a page comes to be isolated: https://html.spec.whatwg.org/multipage/browsers.html#coep
  * @typedef {"credentialless" | "require-corp"} Policy */
@@ -51,7 +52,7 @@ export async function employ(script, { policy, keeps }) {
     const message = `${scopeOf(script)}: found the service worker ${others.scriptURL}; allowed: none, or ${script}`;
     throw new AssetError("asset.not_stored", message, detail);
   }
-  const registration = await navigator.serviceWorker.register(trusted(url.href)).catch((error) => {
+  const registration = await navigator.serviceWorker.register(scriptUrl(url)).catch((error) => {
     const reason = String(error?.message ?? error);
     throw new AssetError("asset.unreachable", `${url}: ${reason}`, { url: url.href, reason });
   });
@@ -73,14 +74,4 @@ function isActivated(worker) {
     worker.addEventListener("statechange", look);
     look();
   });
-}
-
-/** @typedef {{createPolicy(name: string, rules: {createScriptURL: (url: string) => string}):
- *   {createScriptURL(url: string): string}}} TrustedTypes */
-
-/** A script's address where a page takes only trusted ones: nothing but URLs made above come here.
- * @param {string} url */
-function trusted(url) {
-  const types = /** @type {{trustedTypes?: TrustedTypes}} */ (/** @type {unknown} */ (globalThis)).trustedTypes;
-  return types?.createPolicy("slm2-service-worker", { createScriptURL: (text) => text }).createScriptURL(url) ?? url;
 }

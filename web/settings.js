@@ -319,6 +319,7 @@ export class Settings {
       autocomplete: "off",
       placeholder: field.placeholder ?? "",
       "aria-describedby": `${id}-hint ${id}-wrong`,
+      dir: "auto",
     };
     const { placeholder, ...unwritten } = shared;
     const own = field.needs ? "as the model does by itself" : "not set";

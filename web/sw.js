@@ -165,7 +165,10 @@ async function fetchVerified(url, path, sha256) {
   const digest = await crypto.subtle.digest("SHA-256", await response.clone().arrayBuffer());
   const found = Array.from(new Uint8Array(digest), (byte) => byte.toString(16).padStart(2, "0")).join("");
   if (found !== sha256) throw failure("asset.hash", `${url}: found sha256 ${found}; allowed: ${sha256}`);
-  return response;
+  if (!response.redirected) return response;
+  // A navigation takes no answer that came by a redirection.
+  const { status, statusText, headers } = response;
+  return new Response(response.body, { status, statusText, headers });
 }
 
 /** @param {URL} url @param {RequestCache} cache */

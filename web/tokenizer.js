@@ -9,6 +9,7 @@ import { errorCard } from "./errors.js";
 import { check, errorFrom, PROTOCOL_VERSION } from "../worker/protocol.js";
 import { fetchSite } from "../worker/site.js";
 import { decode, encode } from "./text.js";
+import { scriptUrl } from "./trusted.js";
 import { card, countCharacters, describe } from "./tokens.js";
 
 /** @typedef {import("../worker/protocol.js").Channels} Channels */
@@ -86,7 +87,7 @@ function open(model) {
   worker?.terminate();
   pending = null;
   setState("loading", "loading");
-  const opened = new Worker(new URL("worker/tokenize.js", ROOT), { type: "module", name: "slm2 tokenizer" });
+  const opened = new Worker(scriptUrl(new URL("worker/tokenize.js", ROOT)), { type: "module", name: "slm2 tokenizer" });
   worker = opened;
   opened.addEventListener("message", ({ data }) => {
     try {

@@ -1,8 +1,10 @@
 // One question and its reply, as the conversation shows them.
 
+import { addCodeButtons, copyButton } from "./copy.js";
 import { button, count, download, make } from "./dom.js";
 import { editInPlace } from "./editor.js";
 import { errorCard } from "./errors.js";
+import { MarkdownView } from "./markdown-view.js";
 
 /** @typedef {import("./client.js").Message} Message */
 /** @typedef {import("./client.js").Result} Result */
@@ -41,9 +43,10 @@ export class Turn {
   /** The calls of tools that it made. @type {{name: string, arguments: string}[]} */
   calls = [];
   #reply;
-  #text = document.createTextNode("");
+  #said = make("div", { class: "text", dir: "auto" });
+  #text = new MarkdownView(this.#said);
   #thought = document.createTextNode("");
-  #thoughts = make("details", { class: "thought" }, make("summary", {}, "Thoughts"), make("p", {}, this.#thought));
+  #thoughts = make("details", { class: "thought" }, make("summary", {}, "Thoughts"), make("p", { dir: "auto" }, this.#thought));
   #calls = make("div", { class: "calls" });
   #meta = make("div", { class: "meta" });
   #firstTokenAt = 0;
@@ -103,14 +106,14 @@ export class Turn {
     this.calls = [];
     this.#calls.replaceChildren();
     this.element.classList.remove("dropped");
-    this.#text.data = this.#thought.data = "";
+    this.#text.text = this.#thought.data = "";
     this.#thoughts.hidden = true;
     this.#firstTokenAt = 0;
     this.#reply.ariaBusy = "true";
     this.#reply.replaceChildren(
       make("h2", { class: "speaker" }, name),
       this.#thoughts,
-      make("div", { class: "text" }, this.#text),
+      this.#said,
       this.#calls,
       this.#meta,
     );
@@ -124,7 +127,7 @@ export class Turn {
 
   /** @param {string} delta @param {number} nTokens */
   append(delta, nTokens) {
-    this.#text.appendData(delta);
+    this.#text.append(delta);
     this.#firstTokenAt ||= performance.now();
     this.note(figures(this.#before + nTokens, this.#rate(nTokens)));
   }
@@ -142,7 +145,7 @@ export class Turn {
     this.begin(name);
     this.#thought.data = result.reasoning_content ?? "";
     this.#thoughts.hidden = this.#thought.data === "";
-    this.#text.data = result.text;
+    this.#text.text = result.text;
     this.end(result);
   }
 
@@ -165,7 +168,7 @@ export class Turn {
     const goOn = button("Continue", () => this.#requests.goOn(ended), "quiet last");
     const cut = CUT.includes(reason) && nTokens > 0 && !this.recorded ? [goOn] : [];
     this.#reply.ariaBusy = "false";
-    this.#text.data = text;
+    this.#text.text = text;
     this.#calls.replaceChildren(...tool_calls.map(callView));
     this.calls = tool_calls.filter((call) => "name" in call);
     const isThoughtAlone = text === "" && this.calls.length === 0;
@@ -185,10 +188,12 @@ export class Turn {
       ...parts.map((part) => make("span", {}, part)),
       drawing(run.sha256),
       ...cut,
-      button("Answer again", this.#requests.again, "quiet last"),
-      button("Copy", () => void this.#copy(text), "quiet"),
+      button("Answer again", this.#requests.again, "quiet last again"),
+      copyButton("Copy", () => text, "quiet copy-reply"),
+      copyButton("Copy transcript", () => transcript),
       button("Save transcript", () => download(`slm2-${run.sha256.slice(0, 8)}.json`, transcript), "quiet"),
     );
+    addCodeButtons(this.#said);
   }
 
   /** How a run that was made again compares, in words; it doesn't count. @param {string} difference or "" */
@@ -238,16 +243,6 @@ export class Turn {
     asked.append(edit);
   }
 
-  /** @param {string} text */
-  async #copy(text) {
-    try {
-      await navigator.clipboard.writeText(text);
-      this.#meta.append(make("span", { role: "status" }, "copied"));
-    } catch (error) {
-      this.#meta.append(make("span", { role: "status" }, `not copied: ${error}`));
-    }
-  }
-
   /** Tokens per second since the first one came; 0 while that says nothing. @param {number} nTokens */
   #rate(nTokens) {
     const ms = performance.now() - this.#firstTokenAt;
@@ -257,7 +252,7 @@ export class Turn {
 
 /** @param {string} who @param {string} text */
 const speech = (who, text) =>
-  make("div", { class: "speech" }, make("h2", { class: "speaker" }, who), make("div", { class: "text" }, text));
+  make("div", { class: "speech" }, make("h2", { class: "speaker" }, who), make("div", { class: "text", dir: "auto" }, text));
 
 /** A call of a tool, or what should have been one. @param {import("./client.js").ToolCall} call */
 const callView = (call) =>

@@ -2,19 +2,27 @@
 //
 // manifest.json is fetched from the network, or, without one, taken from storage; it names every other file with
 // its size and sha256. Those are looked up in storage by their hash first and fetched otherwise. Whatever its
-// source, a file is read into a buffer of the recorded size and hashed. A stored file that fails is dropped and
-// fetched, that one alone; a fetched file that fails is fetched once more; then `format.model_file`. Not being
-// able to store a file is a warning.
+// source, a file is read into memory of the recorded size and hashed. A stored file that is only begun goes on from
+// there; one that is damaged is dropped and fetched, that one alone; a fetched file that is wrong is fetched once
+// more; then `format.model_file`. Not being able to store a file is a warning. Of several tabs that want the same
+// file one fetches it, and the others find it stored.
 
-import { AssetError, DeviceError, FormatError, InputError, LIMITS, MANIFEST, Slm2Error } from "./protocol.js";
+import { DeviceError, errorFrom, FormatError, InputError, LIMITS, MANIFEST, Slm2Error } from "./protocol.js";
+import { download, unreachable } from "./store/download.js";
+import { Draft } from "./store/draft.js";
+import { Hasher } from "./store/hash.js";
+import { locked } from "./store/lock.js";
+import { begin, complete, recordOf, sweep } from "./store/records.js";
+import { openStore } from "./store/store.js";
 
 /** @typedef {{file: string, bytes: number, sha256: string}} FileEntry */
-/** Who hears of the bytes that arrive (`bytes` is negative when they turned out to be wrong; `cached`: they came
- * from storage) and of the files that could not be stored.
- * @typedef {{onBytes: (bytes: number, cached: boolean) => void,
- *   onNotStored: (file: string, error: unknown) => void}} Listeners */
+/** @typedef {import("./store/store.js").Store} Store */
+/** Who hears of the bytes that arrive (`bytes` is negative when they turned out to be wrong; `stored`: they came
+ * from storage) and of what went wrong without harm.
+ * @typedef {{onBytes: (bytes: number, stored: boolean) => void, onWarning: (warning: Slm2Error) => void}} Listeners */
 
-const STORE = "slm2-models";
+// For some 30 KB; after that the stored manifest, if there is one, has to do.
+const MANIFEST_MS = 30_000;
 
 /** The files of one model. */
 export class ModelFiles {
@@ -23,6 +31,13 @@ export class ModelFiles {
   #folder;
   #store;
   #listeners;
+  #hasher = new Hasher();
+  /** Of the manifest. */
+  #url;
+  #manifest = "";
+  /** Files on their way, and what each will have taken of the storage in the end. @type {Map<Draft, number>} */
+  #reserved = new Map();
+  #isFull = false;
 
   /** The files of a model that a message from the page names.
    *
@@ -40,15 +55,21 @@ export class ModelFiles {
         `${self.location.origin} is not a secure context: the browser offers no SHA-256 to verify the model with`,
       );
     }
-    return new ModelFiles(model, new URL("models/", root), await openStore(listeners), listeners);
+    const { store, refused } = await openStore();
+    if (store.kind === "memory") {
+      const reason = refused.join("; ");
+      listeners.onWarning(errorFrom("asset.no_storage", `model files: ${reason}`, { reason }));
+    }
+    return new ModelFiles(model, new URL("models/", root), store, listeners);
   }
 
-  /** @param {string} model @param {URL} models the site's folder of them @param {Cache | null} store
+  /** @param {string} model @param {URL} models the site's folder of them @param {Store} store
    * @param {Listeners} listeners */
   constructor(model, models, store, listeners) {
     this.#model = model;
     this.#models = models;
     this.#folder = new URL(`${model}/`, models);
+    this.#url = new URL("manifest.json", this.#folder);
     this.#store = store;
     this.#listeners = listeners;
   }
@@ -59,11 +80,11 @@ export class ModelFiles {
    * Throws InputError `input.model`, AssetError, FormatError `format.manifest`.
    * @returns {Promise<{bytes: Uint8Array<ArrayBuffer>, json: any}>} */
   async manifest() {
-    const url = new URL("manifest.json", this.#folder);
-    const bytes = await this.#fetchManifest(url);
+    const bytes = await this.#fetchManifest();
     let json;
     try {
-      json = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
+      this.#manifest = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+      json = JSON.parse(this.#manifest);
     } catch (error) {
       throw badManifest("manifest", String(error), "UTF-8 JSON");
     }
@@ -71,128 +92,216 @@ export class ModelFiles {
       const found = `${json?.format} version ${json?.version}`;
       throw badManifest("manifest.format", found, `${MANIFEST.format} version ${MANIFEST.version}`);
     }
-    if (this.#store) await this.#keep("manifest.json", url, new Response(bytes));
+    await this.#write("manifest.json", () => begin(this.#store, this.#url.href, this.#manifest));
     return { bytes, json };
   }
 
-  /** The file's bytes, of the recorded size and hash; stored for the next time.
+  /** Fills `into` with the file's bytes, of the recorded size and hash; stored for the next time.
    *
-   * Throws AssetError, FormatError `format.model_file`.
-   * @param {FileEntry} entry @param {AbortSignal} [signal] @returns {Promise<Uint8Array<ArrayBuffer>>} */
-  async obtain(entry, signal) {
-    const stored = await this.#store?.match(storeKey(entry.sha256));
-    if (stored) {
-      const { bytes } = await this.#read(stored, entry, true);
-      if (bytes) return bytes;
-      await this.#store?.delete(storeKey(entry.sha256));
-    }
-    const url = new URL(entry.file, this.#folder);
-    // Where we keep the file ourselves, a second copy in the HTTP cache would be waste.
-    const first = { signal, cache: this.#store ? "no-store" : "default" };
-    let found = "";
-    for (const options of [first, { signal, cache: "reload" }]) {
-      const result = await this.#read(await fetchOk(url, /** @type {RequestInit} */ (options)), entry, false);
-      if (result.bytes) {
-        const headers = { "Content-Type": "application/octet-stream", "Content-Length": `${entry.bytes}` };
-        await this.#keep(entry.file, storeKey(entry.sha256), new Response(result.bytes, { headers }));
-        return result.bytes;
-      }
-      found = result.found;
-    }
-    throw new FormatError(
-      "format.model_file",
-      `${entry.file}: found ${found}; allowed: ${entry.bytes} bytes with sha256 ${entry.sha256}`,
-      { file: entry.file, found, allowed: { bytes: entry.bytes, sha256: entry.sha256 } },
-    );
+   * Throws AssetError, FormatError `format.model_file`; the signal's reason.
+   * @template {Uint8Array} T @param {FileEntry} entry @param {T} into of `entry.bytes` bytes
+   * @param {AbortSignal} [signal] @returns {Promise<T>} */
+  async obtain(entry, into, signal) {
+    const work = () => this.#obtain(entry, into, signal);
+    await (this.#store.kind === "memory" ? work() : locked(entry.sha256, signal, work));
+    return into;
   }
 
-  /** Deletes what is stored for no model any more: this site's manifests of models that it has no longer, and the
-   * files that no stored manifest names, of whichever site of this origin. The files are listed before the
-   * manifests are read, and a manifest is stored before its files: one that is being loaded meanwhile loses none.
-   * @param {string[]} models the names of those that the site has */
-  async tidy(models) {
-    const store = this.#store;
-    if (!store) return;
+  /** Writes down which of the model's files are stored, all of them verified now; deletes what is stored for no model any
+   * more: other versions of this one, models that this site has no longer, and the files that no stored manifest
+   * names, of whichever site of this origin.
+   * @param {FileEntry[]} entries @param {string[]} models the names of those that the site has */
+  async tidy(entries, models) {
+    await this.#write("manifest.json", () => complete(this.#store, this.#url.href, this.#manifest, entries));
     const own = [...models, this.#model].map((name) => new URL(`${name}/manifest.json`, this.#models).href);
-    const named = new Set();
-    const files = [];
-    for (const request of await store.keys()) {
-      const isOfThisSite = request.url.startsWith(this.#models.href);
-      if (request.url.startsWith(storeKey("").href)) files.push(request);
-      else if (isOfThisSite && !own.includes(request.url)) await store.delete(request);
-    }
-    for (const request of await store.keys()) {
-      // Another site's manifest may be of another version: whatever looks like a hash is one.
-      const manifest = request.url.endsWith("/manifest.json") && (await (await store.match(request))?.text());
-      for (const [hash] of (manifest || "").matchAll(/\b[0-9a-f]{64}\b/g)) named.add(storeKey(hash).href);
-    }
-    for (const request of files) if (!named.has(request.url)) await store.delete(request);
+    await sweep(this.#store, ({ url }) => url.startsWith(this.#models.href) && !own.includes(url));
   }
 
-  /** @param {URL} url @returns {Promise<Uint8Array<ArrayBuffer>>} */
-  async #fetchManifest(url) {
-    let response;
+  /** @returns {Promise<Uint8Array<ArrayBuffer>>} */
+  async #fetchManifest() {
+    let bytes;
     try {
-      response = await fetchOk(url, { cache: "no-cache" });
+      const signal = AbortSignal.timeout(MANIFEST_MS);
+      const response = await fetchOk(this.#url, { cache: "no-cache", signal });
+      const body = response.arrayBuffer().catch((error) => {
+        throw unreachable(this.#url.href, String(error));
+      });
+      bytes = new Uint8Array(await body);
     } catch (error) {
       const status = error instanceof Slm2Error ? error.detail.status : undefined;
       if (status === 404) {
-        throw new InputError("input.model", `${url} does not exist`, { model: this.#model, url: url.href });
+        const detail = { model: this.#model, url: this.#url.href };
+        throw new InputError("input.model", `${this.#url} does not exist`, detail);
       }
-      response = await this.#store?.match(url);
-      if (!response) throw error;
+      const record = await recordOf(this.#store, this.#url.href).catch(() => null);
+      if (!record) throw error;
+      return new TextEncoder().encode(record.manifest);
     }
-    const bytes = new Uint8Array(await response.arrayBuffer().catch((e) => {
-      throw unreachable(url.href, String(e));
-    }));
     if (bytes.byteLength > LIMITS.manifest_bytes) {
       throw badManifest("manifest", `${bytes.byteLength} bytes`, `at most ${LIMITS.manifest_bytes}`);
     }
     return bytes;
   }
 
-  /** The body, if it has the entry's size and hash; else what was found.
-   * @param {Response} response @param {FileEntry} entry @param {boolean} cached
-   * @returns {Promise<{bytes?: Uint8Array<ArrayBuffer>, found: string}>} */
-  async #read(response, entry, cached) {
-    const { onBytes } = this.#listeners;
-    const bytes = new Uint8Array(entry.bytes);
-    let length = 0;
-    let found = "";
-    const reader = response.body?.getReader();
+  /** @param {FileEntry} entry @param {Uint8Array} into @param {AbortSignal} [signal] */
+  async #obtain(entry, into, signal) {
+    signal?.throwIfAborted();
+    const { file, bytes, sha256 } = entry;
+    const draft = await Draft.open(this.#store, sha256, (error) => this.#warnNotStored(entry, error));
+    const count = new Count(this.#listeners.onBytes);
     try {
-      while (reader) {
-        const { done, value } = await reader.read();
-        if (done) break;
-        if (length + value.byteLength > entry.bytes) {
-          found = `more than ${entry.bytes} bytes`;
-          await reader.cancel();
-          break;
-        }
-        bytes.set(value, length);
-        length += value.byteLength;
-        onBytes(value.byteLength, cached);
+      const stored = draft.length;
+      let had = Math.min(stored, bytes);
+      let wrong = await draft.read(into.subarray(0, had), (n) => count.add(n, true));
+      if (!wrong && stored > bytes) wrong = `${stored} bytes`;
+      if (!wrong && stored === bytes) wrong = await this.#compare(entry, into);
+      if (!wrong && stored === bytes) return;
+      const restart = async () => {
+        count.drop();
+        had = 0;
+        await draft.restart(null);
+      };
+      if (wrong) {
+        this.#warnDamaged(entry, String(wrong));
+        await restart();
       }
-    } catch (error) {
-      onBytes(-length, cached);
-      if (!cached) throw unreachable(response.url, `the connection broke after ${length} bytes: ${error}`);
-      return { found: `an unreadable stored file: ${error}` };
+      await this.#reserve(entry, bytes - had, draft);
+      for (const isLast of [false, true]) {
+        const offered = await download(new URL(file, this.#folder), into, had, draft, {
+          // Where we keep the file ourselves, a second copy in the HTTP cache would be waste.
+          cache: this.#store.kind !== "memory" ? "no-store" : isLast ? "reload" : "default",
+          signal,
+          onBytes: (n) => count.add(n, false),
+          onCut: (reason, had, waitMs) => this.#warnCut(entry, reason, had, waitMs),
+        });
+        const found = offered || (await this.#compare(entry, into));
+        if (!found) return;
+        if (had > 0 && !offered) this.#warnDamaged(entry, found);
+        await restart();
+        if (isLast) throw wrongFile(entry, found);
+      }
+    } finally {
+      this.#reserved.delete(draft);
+      await draft.close();
     }
-    if (!found && length < entry.bytes) found = `${length} bytes`;
-    if (!found) {
-      const sha256 = hex(await crypto.subtle.digest("SHA-256", bytes));
-      if (sha256 === entry.sha256) return { bytes, found: "" };
-      found = `sha256 ${sha256}`;
-    }
-    onBytes(-length, cached);
-    return { found };
   }
 
-  /** @param {string} file @param {URL} key @param {Response} response */
-  async #keep(file, key, response) {
-    await this.#store?.put(key, response).catch((error) => this.#listeners.onNotStored(file, error));
+  /** "" or what hash the bytes have instead. @param {FileEntry} entry @param {Uint8Array} bytes */
+  async #compare(entry, bytes) {
+    const sha256 = await this.#hasher.hash(bytes);
+    return sha256 === entry.sha256 ? "" : `sha256 ${sha256}`;
+  }
+
+  /** Sees to it that the storage has room for so many bytes more, and sets them aside; when it has none, the file is
+   * not stored. @param {FileEntry} entry @param {number} bytes @param {Draft} draft */
+  async #reserve(entry, bytes, draft) {
+    if (this.#store.kind === "memory") return;
+    this.#reserved.set(draft, draft.length + bytes);
+    let { free, detail } = await this.#room();
+    if (free < 0) {
+      // Perhaps for files that nobody needs, or, at the end of the means, for another version of this model.
+      await this.#write("old files", () => sweep(this.#store, () => false));
+      ({ free, detail } = await this.#room());
+    }
+    if (free < 0) {
+      const isOther = (/** @type {import("./store/records.js").Record_} */ { url, manifest }) =>
+        url === this.#url.href && manifest !== this.#manifest;
+      await this.#write("old files", () => sweep(this.#store, isOther));
+      ({ free, detail } = await this.#room());
+    }
+    if (free >= 0) return;
+    this.#reserved.delete(draft);
+    this.#warnFull(entry, detail);
+    await draft.drop();
+  }
+
+  /** Bytes that the storage has left, without those that are set aside; Infinity where the browser does not tell. */
+  async #room() {
+    const { usage, quota } = (await navigator.storage?.estimate?.().catch(() => null)) ?? {};
+    if (usage === undefined || quota === undefined) return { free: Infinity, detail: {} };
+    let free = quota - usage;
+    for (const [draft, bytes] of this.#reserved) free -= Math.max(bytes - draft.length, 0);
+    return { free, detail: { usage, quota } };
+  }
+
+  /** @param {string} file @param {() => Promise<void>} work */
+  async #write(file, work) {
+    try {
+      await work();
+    } catch (error) {
+      this.#warnNotStored({ file, bytes: 0, sha256: "" }, error);
+    }
+  }
+
+  /** @param {FileEntry} entry @param {unknown} error */
+  #warnNotStored(entry, error) {
+    if (error instanceof DOMException && error.name === "QuotaExceededError") {
+      this.#warnFull(entry, { reason: String(error) });
+      return;
+    }
+    this.#warn("asset.not_stored", `${entry.file}: ${error}`, { file: entry.file, reason: String(error) });
+  }
+
+  /** Once: files that find no room would all say the same. @param {FileEntry} entry
+   * @param {Record<string, unknown>} detail */
+  #warnFull({ file, bytes }, detail) {
+    if (this.#isFull) return;
+    this.#isFull = true;
+    const found = detail.reason ?? `${detail.usage} of ${detail.quota} bytes are in use`;
+    this.#warn("asset.no_room", `${file}, ${bytes} bytes, and perhaps others: ${found}`, { file, bytes, ...detail });
+  }
+
+  /** @param {FileEntry} entry @param {string} found */
+  #warnDamaged({ file, bytes, sha256 }, found) {
+    const allowed = { bytes, sha256 };
+    const message = `${file}: found ${found}; allowed: ${bytes} bytes with sha256 ${sha256}`;
+    this.#warn("asset.damaged", message, { file, found, allowed });
+  }
+
+  /** @param {FileEntry} entry @param {string} reason @param {number} had @param {number} wait_ms */
+  #warnCut({ file, bytes }, reason, had, wait_ms) {
+    const message = `${file}: ${reason}; it goes on at byte ${had} of ${bytes} in ${wait_ms / 1000} s`;
+    this.#warn("asset.interrupted", message, { file, reason, had, bytes, wait_ms });
+  }
+
+  /** @param {string} code @param {string} message @param {Record<string, unknown>} detail */
+  #warn(code, message, detail) {
+    this.#listeners.onWarning(errorFrom(code, message, detail));
   }
 }
+
+/** What was told of a file's bytes, to be taken back when they turn out to be wrong. */
+class Count {
+  #told = { stored: 0, fetched: 0 };
+  #onBytes;
+
+  /** @param {Listeners["onBytes"]} onBytes */
+  constructor(onBytes) {
+    this.#onBytes = onBytes;
+  }
+
+  /** @param {number} bytes negative ones were for nothing, whichever they were @param {boolean} stored */
+  add(bytes, stored) {
+    if (bytes < 0) return this.drop();
+    this.#told[stored ? "stored" : "fetched"] += bytes;
+    this.#onBytes(bytes, stored);
+  }
+
+  drop() {
+    const { stored, fetched } = this.#told;
+    this.#told = { stored: 0, fetched: 0 };
+    if (stored > 0) this.#onBytes(-stored, true);
+    if (fetched > 0) this.#onBytes(-fetched, false);
+  }
+}
+
+/** @param {FileEntry} entry @param {string} found */
+const wrongFile = ({ file, bytes, sha256 }, found) =>
+  new FormatError("format.model_file", `${file}: found ${found}; allowed: ${bytes} bytes with sha256 ${sha256}`, {
+    file,
+    found,
+    allowed: { bytes, sha256 },
+  });
 
 /** An entry of the manifest that names a file. @param {any} raw @param {string} place @param {number} maxBytes
  * @returns {FileEntry} */
@@ -237,25 +346,3 @@ export async function fetchOk(url, options) {
   if (!response.ok) throw unreachable(url.href, `HTTP status ${response.status}`, response.status);
   return response;
 }
-
-/** The browser's store for models, or null where it has none (private windows of some browsers).
- * @param {Listeners} listeners */
-async function openStore({ onNotStored }) {
-  try {
-    return await caches.open(STORE);
-  } catch (error) {
-    onNotStored("model files", error);
-    return null;
-  }
-}
-
-/** A stored file's address. It is its hash, so models and sites of one origin share equal files.
- * @param {string} sha256 */
-const storeKey = (sha256) => new URL(`/slm2-models/sha256/${sha256}`, self.location.origin);
-
-/** @param {ArrayBuffer} digest */
-const hex = (digest) => Array.from(new Uint8Array(digest), (b) => b.toString(16).padStart(2, "0")).join("");
-
-/** @param {string} url @param {string} reason @param {number} [status] */
-const unreachable = (url, reason, status) =>
-  new AssetError("asset.unreachable", `${url}: ${reason}`, { url, reason, ...(status && { status }) });

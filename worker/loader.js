@@ -1,7 +1,7 @@
 // Loader: a worker that fetches a model's files and hands them, verified, to the engine's worker.
 //
-// Theory of operation. The manifest names the files (files.js), which are obtained three at a time; each is copied
-// to its place in the weights only after it was verified: no unverified byte gets there. When the model has been
+// Theory of operation. The manifest names the files (files.js), which are obtained three at a time, each at its
+// place in the weights; nobody else sees that memory before every byte in it was verified. When the model has been
 // handed over, what is stored for no model any more is deleted. The page ends the worker, to abort a load or when
 // the engine is ready. It must not end itself: Firefox loses a port's message whose sender is gone before the
 // receiver, busy booting Python, has come to it.
@@ -61,8 +61,8 @@ async function load(request) {
   let progress = null;
   const files = await ModelFiles.open(request, {
     onBytes: (bytes, cached) => progress?.add(bytes, cached),
-    onNotStored: (file, error) =>
-      tellPage({ type: "warning", code: "asset.not_stored", message: `${file}: ${error}`, detail: { file } }),
+    onWarning: ({ code, message, detail }) =>
+      tellPage({ type: "warning", code: /** @type {any} */ (code), message, detail }),
   });
   const site = await ownSite;
   checkSite(request.site, site.version, "loader");
@@ -74,17 +74,16 @@ async function load(request) {
   // Each in a memory of its own, where the kernels use it as it lies.
   const weights = room(plan.weightsBytes, WASM.weights_base, request.shared);
   const tokenizer = room(plan.tokenizer.bytes, TOKENIZER_BASE, request.shared);
-  const offsets = new Map();
-  plan.shards.reduce((offset, shard) => (offsets.set(shard, offset), offset + shard.bytes), 0);
+  const places = new Map([[plan.tokenizer, tokenizer.view]]);
+  plan.shards.reduce((offset, shard) => {
+    places.set(shard, weights.view.subarray(offset, offset + shard.bytes));
+    return offset + shard.bytes;
+  }, 0);
 
   const abort = new AbortController();
-  const queue = entries.values();
+  const queue = places.entries();
   const lane = async () => {
-    for (const entry of queue) {
-      const bytes = await files.obtain(entry, abort.signal);
-      if (entry === plan.tokenizer) tokenizer.view.set(bytes);
-      else weights.view.set(bytes, offsets.get(entry));
-    }
+    for (const [entry, place] of queue) await files.obtain(entry, place, abort.signal);
   };
   try {
     await Promise.all(Array.from({ length: PARALLEL }, lane));
@@ -113,7 +112,7 @@ async function load(request) {
     .filter((buffer) => buffer instanceof ArrayBuffer);
   await wanted;
   request.port.postMessage(message, transfer);
-  await files.tidy(site.models).catch(console.warn);
+  await files.tidy(entries, site.models).catch(console.warn);
 }
 
 /** The files that the manifest names. The engine checks the rest of it. @param {any} json @returns {Plan} */

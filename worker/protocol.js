@@ -6,7 +6,7 @@
 /** @typedef {"bytes" | "steps"} Unit */
 /** @typedef {"stop_token" | "stop_string" | "max_tokens" | "context_full" | "cancelled" | "invalid_utf8" | "dead_end"} Reason */
 /** @typedef {"text" | "reasoning"} Part */
-/** @typedef {"input.text" | "input.character" | "input.json" | "input.browser" | "input.model" | "input.params" | "input.response_format" | "input.token_id" | "input.budget" | "template.role" | "template.content" | "template.order" | "template.message" | "template.reasoning" | "template.tool_calls" | "template.tools" | "template.options" | "template.refused" | "template.limit" | "format.gguf" | "format.safetensors" | "format.tokenizer_file" | "format.manifest" | "format.model_file" | "format.transcript" | "format.certificate" | "format.vectors" | "format.unsupported" | "asset.unreachable" | "asset.hash" | "asset.not_stored" | "device.insecure_context" | "device.no_webgpu" | "device.no_wasm" | "device.limit" | "device.lost" | "device.out_of_memory" | "device.self_test" | "device.bad_logits" | "device.worker" | "browser.missing" | "browser.failed" | "browser.late" | "browser.script" | "protocol.message" | "protocol.version" | "protocol.state" | "protocol.internal" | "cancelled"} Code */
+/** @typedef {"input.text" | "input.character" | "input.json" | "input.browser" | "input.model" | "input.params" | "input.response_format" | "input.token_id" | "input.budget" | "template.role" | "template.content" | "template.order" | "template.message" | "template.reasoning" | "template.tool_calls" | "template.tools" | "template.options" | "template.refused" | "template.limit" | "format.gguf" | "format.safetensors" | "format.tokenizer_file" | "format.manifest" | "format.model_file" | "format.transcript" | "format.conversation" | "format.certificate" | "format.vectors" | "format.unsupported" | "asset.unreachable" | "asset.hash" | "asset.not_stored" | "asset.not_saved" | "asset.no_room" | "asset.no_storage" | "asset.damaged" | "asset.interrupted" | "device.insecure_context" | "device.no_webgpu" | "device.no_wasm" | "device.limit" | "device.lost" | "device.out_of_memory" | "device.self_test" | "device.bad_logits" | "device.worker" | "browser.missing" | "browser.failed" | "browser.late" | "browser.script" | "protocol.message" | "protocol.version" | "protocol.state" | "protocol.internal" | "cancelled"} Code */
 /** @typedef {"tokenizer" | "template" | "prompt" | "sampling" | "stream" | "forward" | "chat"} ParityStage */
 /** @typedef {"quick" | "reduced" | "full"} ParitySize */
 /** @typedef {{role: string; content: Uint8Array<ArrayBuffer>; reasoning_content: Uint8Array<ArrayBuffer> | null; tool_calls: Uint8Array<ArrayBuffer> | null}} Turn */
@@ -475,6 +475,11 @@ export const ERRORS = {
     "meaning": "The transcript is damaged.",
     "remedy": "Use a transcript written by this program."
   },
+  "format.conversation": {
+    "class": "FormatError",
+    "meaning": "The file holds no conversations, or they are damaged.",
+    "remedy": "Use a file that this page has exported."
+  },
   "format.certificate": {
     "class": "FormatError",
     "meaning": "The parity certificate is damaged, or contradicts itself.",
@@ -504,6 +509,31 @@ export const ERRORS = {
     "class": "AssetError",
     "meaning": "The browser could not keep a file for the next visit.",
     "remedy": "Allow this site storage or free some space; until then the file is fetched on every visit."
+  },
+  "asset.not_saved": {
+    "class": "AssetError",
+    "meaning": "The browser could not save a conversation.",
+    "remedy": "Allow this site storage or free some space; until then, export what you want to keep."
+  },
+  "asset.no_room": {
+    "class": "AssetError",
+    "meaning": "The browser's storage for this site has no room for a file.",
+    "remedy": "Free some space, or remove a model on the storage page; until then every visit fetches the file."
+  },
+  "asset.no_storage": {
+    "class": "AssetError",
+    "meaning": "The browser gives this page no storage, as in some private windows.",
+    "remedy": "Use an ordinary window, or allow this site storage; until then every visit fetches the model."
+  },
+  "asset.damaged": {
+    "class": "AssetError",
+    "meaning": "A stored file was damaged; it is fetched again.",
+    "remedy": "Nothing to do; if it happens often, check the disk."
+  },
+  "asset.interrupted": {
+    "class": "AssetError",
+    "meaning": "A download was cut; it goes on where it stopped.",
+    "remedy": "Nothing to do; if it happens often, check the network."
   },
   "device.insecure_context": {
     "class": "DeviceError",
@@ -657,12 +687,18 @@ const ENUMS = {
     "format.manifest",
     "format.model_file",
     "format.transcript",
+    "format.conversation",
     "format.certificate",
     "format.vectors",
     "format.unsupported",
     "asset.unreachable",
     "asset.hash",
     "asset.not_stored",
+    "asset.not_saved",
+    "asset.no_room",
+    "asset.no_storage",
+    "asset.damaged",
+    "asset.interrupted",
     "device.insecure_context",
     "device.no_webgpu",
     "device.no_wasm",

@@ -44,8 +44,8 @@ worker.addEventListener("message", async ({ data }) => {
 async function open(request) {
   const files = await ModelFiles.open(request, {
     onBytes: () => {},
-    onNotStored: (file, error) =>
-      tellPage({ type: "warning", code: "asset.not_stored", message: `${file}: ${error}`, detail: { file } }),
+    onWarning: ({ code, message, detail }) =>
+      tellPage({ type: "warning", code: /** @type {any} */ (code), message, detail }),
   });
   const fetched = fetchOk(new URL("wasm/tokenizer.wasm", import.meta.url), {}).then(async (response) =>
     WebAssembly.compile(await response.arrayBuffer()),
@@ -53,7 +53,8 @@ async function open(request) {
   fetched.catch(() => {}); // it is awaited below, after what may fail first
   checkSite(request.site, (await ownSite).version, "tokenizer");
   const { json } = await files.manifest();
-  const file = await files.obtain(fileEntry(json.tokenizer, "tokenizer", LIMITS.tokenizer_bytes));
+  const entry = fileEntry(json.tokenizer, "tokenizer", LIMITS.tokenizer_bytes);
+  const file = await files.obtain(entry, new Uint8Array(entry.bytes));
   const module = await fetched;
 
   const start = performance.now();

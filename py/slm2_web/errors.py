@@ -78,6 +78,10 @@ CODES: Mapping[str, tuple[str, str]] = {
         "Reload the page to fetch it again; if it persists, the server's copy is damaged.",
     ),
     "format.transcript": ("The transcript is damaged.", "Use a transcript written by this program."),
+    "format.conversation": (
+        "The file holds no conversations, or they are damaged.",
+        "Use a file that this page has exported.",
+    ),
     "format.certificate": (
         "The parity certificate is damaged, or contradicts itself.",
         "Use a certificate written by this program.",
@@ -92,6 +96,26 @@ CODES: Mapping[str, tuple[str, str]] = {
     "asset.not_stored": (
         "The browser could not keep a file for the next visit.",
         "Allow this site storage or free some space; until then the file is fetched on every visit.",
+    ),
+    "asset.not_saved": (
+        "The browser could not save a conversation.",
+        "Allow this site storage or free some space; until then, export what you want to keep.",
+    ),
+    "asset.no_room": (
+        "The browser's storage for this site has no room for a file.",
+        "Free some space, or remove a model on the storage page; until then every visit fetches the file.",
+    ),
+    "asset.no_storage": (
+        "The browser gives this page no storage, as in some private windows.",
+        "Use an ordinary window, or allow this site storage; until then every visit fetches the model.",
+    ),
+    "asset.damaged": (
+        "A stored file was damaged; it is fetched again.",
+        "Nothing to do; if it happens often, check the disk.",
+    ),
+    "asset.interrupted": (
+        "A download was cut; it goes on where it stopped.",
+        "Nothing to do; if it happens often, check the network.",
     ),
     "device.insecure_context": ("The page was not served over HTTPS or localhost.", "Use HTTPS."),
     "device.no_webgpu": ("This browser offers no WebGPU adapter.", "Use a browser with WebGPU enabled."),

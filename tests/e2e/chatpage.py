@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,21 @@ from playwright.sync_api import BrowserContext, ConsoleMessage, Page, expect
 
 # The slowest thing that a page does here: WebGPU on two CPU cores.
 TIMEOUT_MS = 180_000
+
+# A promise of the turns that this tab's conversation has in the store: [{question, answered}].
+KEPT_TURNS = """new Promise((resolve, reject) => {
+  const id = sessionStorage["slm2-conversation"];
+  const request = indexedDB.open("slm2-conversations");
+  request.onupgradeneeded = () => request.transaction.abort();
+  request.onerror = () => resolve([]);
+  request.onsuccess = () => {
+    const turns = id && request.result.transaction("turns").objectStore("turns").get(id);
+    request.result.close();
+    if (!turns) return resolve([]);
+    turns.onerror = () => reject(turns.error);
+    turns.onsuccess = () => resolve(turns.result?.turns ?? []);
+  };
+})"""
 
 
 class ChatPage:
@@ -65,6 +81,11 @@ class ChatPage:
     def text(self) -> str:
         """What the model has said last."""
         return self.page.locator(".reply .text").last.text_content() or ""
+
+    def says(self, text: str) -> bool:
+        """Is this what the model has said last, whatever markdown makes of its marks, numbers and lines?"""
+        shown = self.page.locator(".reply .text").last.inner_text()
+        return re.findall(r"[^\W\d]+", shown) == re.findall(r"[^\W\d]+", text)
 
     def open_settings(self) -> ChatPage:
         """The settings with all of their fields."""

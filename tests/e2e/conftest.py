@@ -70,8 +70,8 @@ def serve() -> Iterator[Serve]:
     """Starts servers, and ends them with the tests."""
     servers: list[Server] = []
 
-    def make(root: Path, *, base: str = "/", isolation: bool = True) -> Server:
-        servers.append(start(root, port=0, base=base, isolation=isolation))
+    def make(root: Path, *, base: str = "/", isolation: bool = True, shared: bool = False) -> Server:
+        servers.append(start(root, port=0, base=base, isolation=isolation, shared=shared))
         return servers[-1]
 
     yield make

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from e2e.chatpage import KEPT_TURNS
 from e2e.conftest import ROOT, Serve
 from slm2_web.browsers import Browser, Page, open_browser
 from slm2_web.compile.serve import Server
@@ -26,10 +27,8 @@ LIMIT_S = 240.0
 STATE = "document.documentElement.dataset.state"
 LAST_TEXT = "([...document.querySelectorAll('.reply .text')].at(-1)?.textContent ?? '')"
 STAGES = "document.querySelector('#stages').textContent"
-# The transcript of each answer that the page keeps for a reload; what it offers as a file is the same.
-TRANSCRIPTS = (
-    "JSON.parse(sessionStorage['slm2-conversation'] ?? '[]').map((turn) => turn.answered.result.transcript)"
-)
+# The transcript of each answer that the page keeps; what it offers as a file is the same.
+TRANSCRIPTS = f"{KEPT_TURNS}.then((turns) => turns.map((turn) => turn.answered.result.transcript))"
 # What a transcript holds of a run, and not of the machine that it was made on.
 SAME = ("artifacts", "request", "prompt_ids", "generated_ids", "logit_digests", "text", "reason")
 # A first visit with default settings would draw with a seed of its own.
@@ -62,7 +61,9 @@ class Visit:
 
     def transcript(self, n: int) -> dict[str, Any]:
         """That of the answer number n, when it is there."""
-        text = self.page.wait(f"{STATE} === 'ready' && {TRANSCRIPTS}[arg]", n, limit_s=LIMIT_S)
+        text = self.page.wait(
+            f"{STATE} === 'ready' && {TRANSCRIPTS}.then((all) => all[arg])", n, limit_s=LIMIT_S
+        )
         run: dict[str, Any] = json.loads(text)
         return run
 

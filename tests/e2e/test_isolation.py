@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from e2e.chatpage import KEPT_TURNS
 from e2e.conftest import ROOT, Serve, link
 from e2e.plainhost import PlainHost
 from e2e.test_versions import publish
@@ -43,8 +44,8 @@ WORKER = """navigator.serviceWorker.getRegistration('./').then((found) => {
   const worker = found && (found.active ?? found.waiting ?? found.installing);
   return worker ? new URL(worker.scriptURL).search : null;
 })"""
-KEPT_IDS = """JSON.parse(JSON.parse(sessionStorage.getItem('slm2-conversation') ?? '[]')
-  .at(-1)?.answered?.result.transcript ?? 'null')?.generated_ids"""
+KEPT_IDS = f"""{KEPT_TURNS}
+  .then((turns) => JSON.parse(turns.at(-1)?.answered.result.transcript ?? 'null')?.generated_ids)"""
 ISOLATE = """async (options) => {
   const { isolate } = await import(options.from);
   const { isolated, by, why, error } = await isolate(options.with);

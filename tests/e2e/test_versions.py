@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from e2e.conftest import Open, Serve
 
 KEEP = """async () => {
-  await navigator.serviceWorker.register("sw.js");
+  await navigator.serviceWorker.register((await import("./web/trusted.js")).scriptUrl("sw.js"));
   const { active } = await navigator.serviceWorker.ready;
   if (active.state !== "activated") {
     await new Promise((resolve) => active.addEventListener("statechange", resolve, { once: true }));

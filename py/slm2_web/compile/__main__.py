@@ -118,10 +118,15 @@ def site(out: Path, models: Sequence[str], source: Path | None, quant: str, isol
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--base", default="/", show_default=True, help="The path under which the site appears.")
 @click.option("--isolation/--no-isolation", default=True, help="Send COOP, COEP and CORP.", show_default=True)
+@click.option("--shared", is_flag=True, help="Let pages of other origins import, fetch and frame the site.")
 @click.option("--log", is_flag=True, help="Print a line per request.")
-def serve(folder: Path, port: int | None, host: str, base: str, isolation: bool, log: bool) -> None:
+def serve(
+    folder: Path, port: int | None, host: str, base: str, isolation: bool, shared: bool, log: bool
+) -> None:
     """Serve FOLDER until Ctrl-C."""
-    running = server.bind(folder, port, host=host, base=base, isolation=isolation, log=say if log else None)
+    running = server.bind(
+        folder, port, host=host, base=base, isolation=isolation, shared=shared, log=say if log else None
+    )
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -23,6 +23,8 @@ SOURCE_CODE: Mapping[str, str] = {
     "micropip": "https://github.com/pyodide/micropip",
     "packaging": "https://github.com/pypa/packaging",
     "regex": "https://github.com/mrabarnett/mrab-regex, built by https://github.com/pyodide/pyodide-recipes",
+    "markdown-it": "https://github.com/markdown-it/markdown-it, which names what is bundled with it",
+    "dompurify": "https://github.com/cure53/DOMPurify",
 }
 _LICENSE_FILE = re.compile(r"[^/]+\.dist-info/(?:licenses/.+|LICEN[CS]E[^/]*|COPYING[^/]*|NOTICE[^/]*)")
 _TITLE = "What this folder holds, and under which licences"
@@ -33,7 +35,7 @@ def ours(version: str) -> Part:
     """The part that this project is."""
     return (
         ("slm2_web", version),
-        ("files", "index.html, tokenizer.html, parity.html, sw.js, web/, worker/, wheels/"),
+        ("files", "*.html, sw.js, web/, worker/, wheels/"),
         ("licence", "Apache-2.0; the text is below"),
         ("source", "the files themselves; the wheel holds Python's sources"),
     )
@@ -51,6 +53,19 @@ def of_asset(asset: Asset, runtime: str, placed: str | None = None) -> Part:
     return (
         (asset.name, version[1] if version else asset.file),
         ("files", files),
+        ("licence", asset.license),
+        ("source", SOURCE_CODE[asset.name]),
+        *(("from", str(source)) for source in asset.sources),
+        ("sha256", asset.sha256),
+    )
+
+
+def of_script(asset: Asset, path: str) -> Part:
+    """A member of a tarball, as it is, under another name."""
+    version = asset.file.removeprefix(f"{asset.name}-").removesuffix(".tgz")
+    return (
+        (asset.name, version),
+        ("files", f"{path}, unchanged"),
         ("licence", asset.license),
         ("source", SOURCE_CODE[asset.name]),
         *(("from", str(source)) for source in asset.sources),

@@ -5,6 +5,7 @@
                   each time and answered 304 when its ETag, a hash of the bytes, is still the same
     Range         one range per request (206, 416, If-Range); several are answered with the whole file
     compression   PATH.gz in place of PATH for clients that accept gzip and ask for no Range
+    sharing       when asked for, what pages of other origins need
     policy        a Content-Security-Policy on every answer: workers don't inherit their page's
 
 Nothing is served that starts with a dot, leads out of the folder, or is not a file.
@@ -51,8 +52,17 @@ POLICY = "; ".join(
         "base-uri 'none'",
         "form-action 'none'",
         "frame-ancestors 'self'",
+        "require-trusted-types-for 'script'",
+        "trusted-types slm2",
     )
 )
+
+# For pages of other origins: they may import the scripts, fetch the files, and show the pages in a frame.
+SHARED = {
+    "Access-Control-Allow-Origin": "*",
+    "Cross-Origin-Resource-Policy": "cross-origin",
+}
+SHARED_POLICY = POLICY.replace("frame-ancestors 'self'", "frame-ancestors *")
 
 TYPES = {
     ".css": "text/css; charset=utf-8",
@@ -99,11 +109,19 @@ class Server(http.server.ThreadingHTTPServer):
     allow_reuse_address = sys.platform != "win32"
 
     def __init__(
-        self, root: Path, host: str, port: int, base: str, isolation: bool, log: Callable[[str], None] | None
+        self,
+        root: Path,
+        host: str,
+        port: int,
+        base: str,
+        isolation: bool,
+        shared: bool,
+        log: Callable[[str], None] | None,
     ) -> None:
         self.root = root.resolve()
         self.base = base
         self.isolation = isolation
+        self.shared = shared
         self.log = log
         self.etags: dict[Path, tuple[tuple[int, int, int], str]] = {}
         self._connections: set[socket.socket] = set()
@@ -165,12 +183,13 @@ def bind(
     host: str = "127.0.0.1",
     base: str = "/",
     isolation: bool = True,
+    shared: bool = False,
     log: Callable[[str], None] | None = None,
 ) -> Server:
     """A server for the folder `root` that listens and waits for `serve_forever`.
 
     `port` 0 is any free one, None the default one or the next that is free. `base` is the path under which
-    the site appears. `log` gets a line per answer, of printable ASCII.
+    the site appears; `shared` lets other origins use it. `log` gets a line per answer, of printable ASCII.
 
     Raises: PortTaken; CannotListen when the host is none of this machine's or the port is not allowed.
     """
@@ -178,7 +197,7 @@ def bind(
     ports = range(DEFAULT_PORT, DEFAULT_PORT + PORT_ATTEMPTS) if port is None else [port]
     for candidate in ports:
         try:
-            return Server(root, host, candidate, base, isolation, log)
+            return Server(root, host, candidate, base, isolation, shared, log)
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
@@ -196,10 +215,11 @@ def start(
     host: str = "127.0.0.1",
     base: str = "/",
     isolation: bool = True,
+    shared: bool = False,
     log: Callable[[str], None] | None = None,
 ) -> Server:
     """As `bind`, and running in a thread until `close`."""
-    server = bind(root, port, host=host, base=base, isolation=isolation, log=log)
+    server = bind(root, port, host=host, base=base, isolation=isolation, shared=shared, log=log)
     threading.Thread(target=server.serve_forever, args=(POLL_S,), name="serve", daemon=True).start()
     return server
 
@@ -340,9 +360,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(status)
         for key, value in headers.items():
             self.send_header(key, value)
-        for key, value in ISOLATION.items() if self.server.isolation else ():
+        headers = (ISOLATION if self.server.isolation else {}) | (SHARED if self.server.shared else {})
+        for key, value in headers.items():
             self.send_header(key, value)
-        self.send_header("Content-Security-Policy", POLICY)
+        self.send_header("Content-Security-Policy", SHARED_POLICY if self.server.shared else POLICY)
         self.send_header("X-Content-Type-Options", "nosniff")
         self.send_header("Referrer-Policy", "no-referrer")
         self.end_headers()

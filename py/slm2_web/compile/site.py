@@ -1,7 +1,10 @@
 """The static site: every file that the page needs, in one folder that any web server can serve.
 
-    index.html  tokenizer.html  parity.html  sw.js      from web/
+    index.html  embed.html  storage.html  tokenizer.html  parity.html  bench.html
+                                           from web/, with hashes on what they load (integrity.py)
+    sw.js  manifest.webmanifest            from web/
     web/  worker/                          as they are in the repository
+    vendor/                                other people's scripts that the page runs
     runtime/pyodide-VERSION/               the parts of Pyodide that the page loads, the wheels of _WHEELS
                                            (numpy's trimmed), and a lock file that knows these only
     wheels/HASH8/slm2_web-*.whl            this package, as far as it runs in a browser
@@ -38,7 +41,7 @@ from pathlib import Path
 from typing import Any
 
 from slm2_web import __version__
-from slm2_web.compile import browser_wheel, licenses
+from slm2_web.compile import browser_wheel, integrity, licenses, vendor
 from slm2_web.compile.assets import Fetcher, file_sha256, locked
 from slm2_web.errors import AssetError, FormatError, InputError
 from slm2_web.manifest import parse_manifest
@@ -56,9 +59,20 @@ _NUMPY = "numpy"
 _WHEELS = (_NUMPY, "micropip", "packaging")
 # The parity suite's second opinion, which only its page loads; the site does without where it can't be had.
 _OPINION = "regex"
+_VENDORED = tuple(script.asset for script in vendor.SCRIPTS)
 
-# Sources that are served from the root, not from web/: pages; a service worker, whose scope is its folder.
-_AT_ROOT = ("index.html", "tokenizer.html", "parity.html", "sw.js")
+# Sources that are served from the root, not from web/: pages; a service worker and an app's manifest, whose
+# scope is their folder.
+_AT_ROOT = (
+    "index.html",
+    "embed.html",
+    "storage.html",
+    "tokenizer.html",
+    "parity.html",
+    "bench.html",
+    "manifest.webmanifest",
+    "sw.js",
+)
 # How the page says by what it is isolated (web/isolation.js).
 _BY_HEADERS = '<meta name="slm2-isolation" content="headers">'
 _BY_WORKER = '<meta name="slm2-isolation" content="service-worker">'
@@ -138,11 +152,14 @@ def _build(
             _copy(source, new / path)
         if isolate:
             _ask_for_isolation(new / "index.html")
+        texts = vendor.add_scripts(new, fetcher)
+        for page in sorted(new.glob("*.html")):
+            page.write_text(integrity.guard(new, page.name), "utf-8")
         runtime = _add_runtime(new, wheels, fetcher)
         wheel = _add_wheel(new, root)
         for model in all_models:
             _add_model(new, model)
-        (new / LICENSES_FILE).write_text(_licenses(new, root, runtime, all_models, fetcher), "utf-8")
+        (new / LICENSES_FILE).write_text(_licenses(new, root, runtime, all_models, texts, fetcher), "utf-8")
         files = {
             path: {"bytes": (new / path).stat().st_size, "sha256": file_sha256(new / path)}
             for path in _paths(new)
@@ -250,8 +267,9 @@ def _key(
         _digest_of(root, iter(sources.values())),
         _digest_of(root, _wheel_inputs(root)),
         [[(model.name, file_sha256(model / "manifest.json")) for model in some] for some in models],
-        repr([fetcher.assets[name] for name in (_PYODIDE, *wheels)]),
-        *(file_sha256(Path(module)) for module in (__file__, licenses.__file__)),
+        repr([fetcher.assets[name] for name in (_PYODIDE, *wheels, *_VENDORED)]),
+        *(file_sha256(Path(str(module.__file__))) for module in (licenses, integrity, vendor, browser_wheel)),
+        file_sha256(Path(__file__)),
         isolate,
     ]
     return hashlib.sha256(_json(parts)).hexdigest()
@@ -349,16 +367,20 @@ def _add_model(new: Path, model: Path) -> None:
         _copy(model / name, new / "models" / model.name / name)
 
 
-def _licenses(new: Path, root: Path, runtime: str, models: Sequence[Path], fetcher: Fetcher) -> str:
+def _licenses(
+    new: Path, root: Path, runtime: str, models: Sequence[Path], vendored: Mapping[str, str], fetcher: Fetcher
+) -> str:
     lock = json.loads((new / runtime / _PYODIDE_LOCK).read_bytes())
     wheels = {name: package["file_name"] for name, package in lock["packages"].items()}
     parts = [licenses.ours(__version__), licenses.of_asset(fetcher.assets[_PYODIDE], runtime)]
     parts += [licenses.of_asset(fetcher.assets[name], runtime, file) for name, file in wheels.items()]
     parts.append(licenses.of_python(lock["info"]["python"], runtime))
+    for script in vendor.SCRIPTS:
+        parts.append(licenses.of_script(fetcher.assets[script.asset], f"{vendor.FOLDER}/{script.file}"))
     for model in models:
         manifest = parse_manifest((model / "manifest.json").read_bytes())
         parts.append(licenses.of_model(manifest, f"models/{model.name}", fetcher.assets))
-    texts = {"slm2_web: LICENSE": (root / "LICENSE").read_text("utf-8")}
+    texts = {"slm2_web: LICENSE": (root / "LICENSE").read_text("utf-8"), **vendored}
     for file in wheels.values():
         texts |= licenses.texts_in(new / runtime / file)
     return licenses.page(parts, texts)

@@ -82,6 +82,19 @@ def ask(server: Server, path: str, method: str = "GET", **headers: str) -> Reply
         return Reply(response.status, response.headers, response.read())
 
 
+def test_sharing_lets_other_origins_in(root: Path, server: Server) -> None:
+    assert ask(server, "/web/main.js")["Access-Control-Allow-Origin"] is None
+    shared = start(root, shared=True)
+    with contextlib.closing(shared):
+        for path in ("/web/main.js", "/none"):
+            reply = ask(shared, path)
+            assert reply["Access-Control-Allow-Origin"] == "*"
+            assert reply["Cross-Origin-Resource-Policy"] == "cross-origin"
+            assert reply["Cross-Origin-Embedder-Policy"] == "require-corp"
+            policy = reply["Content-Security-Policy"] or ""
+            assert policy.replace("frame-ancestors *", "frame-ancestors 'self'") == POLICY
+
+
 @pytest.mark.parametrize(
     ("path", "kind", "immutable"),
     [

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from slm2_web.compile import browser_wheel, licenses
 from slm2_web.compile.assets import Asset, Fetcher, parse_assets
 from slm2_web.compile.site import SITE_FILE, STAMP_FILE, SiteError, build_site, compress
 from slm2_web.compile.sources import UrlSource
+from slm2_web.compile.vendor import SCRIPTS
 from slm2_web.errors import AssetError, FormatError, InputError
 from slm2_web.manifest import (
     FileEntry,
@@ -39,6 +41,7 @@ ROOT = Path(__file__).parents[3]
 
 SOURCES = {
     "web/index.html": b"<!doctype html>" + b" " * 500,
+    "web/storage.html": b"<!doctype html>",
     "web/tokenizer.html": b"<!doctype html>",
     "web/sw.js": b"// service worker",
     "web/main.js": b"export {};" * 100,
@@ -79,6 +82,10 @@ UNUSED = (
     "__init__.pyi",
     "linalg/lapack_lite.so",
 )
+VENDORED = {
+    "markdown-it": ("markdown-it-1.2.tgz", "markdown-it.mjs"),
+    "dompurify": ("dompurify-3.4.tgz", "dompurify.mjs"),
+}
 
 
 def wheel_of(name: str) -> bytes:
@@ -127,6 +134,12 @@ class Checkout:
         for name, data in wheels.items():
             self.add_asset(name, f"{name}-1-py3-none-any.whl", data)
         self.add_pyodide()
+        for script in SCRIPTS:
+            members = {
+                script.member: f"export default '{script.asset}';".encode(),
+                script.license: b"MIT terms",
+            }
+            self.add_tarball(script.asset, VENDORED[script.asset][0], members)
         self.model = folder / "models" / "tiny"
         self.add_model()
 
@@ -142,14 +155,20 @@ class Checkout:
         self.assets[name] = Asset(name, file, len(data), digest, "MIT", nowhere)
 
     def add_pyodide(self) -> None:
+        members = PYODIDE | {"pyodide-lock.json": json.dumps(self.lock).encode()}
+        self.add_tarball(
+            "pyodide", "pyodide-1.2.3.tgz", {f"package/{name}": data for name, data in members.items()}
+        )
+
+    def add_tarball(self, asset: str, file: str, members: Mapping[str, bytes]) -> None:
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as archive:
-            for name, data in (PYODIDE | {"pyodide-lock.json": json.dumps(self.lock).encode()}).items():
-                info = tarfile.TarInfo(f"package/{name}")
+            for name, data in members.items():
+                info = tarfile.TarInfo(name)
                 info.size = len(data)
                 archive.addfile(info, io.BytesIO(data))
         # Without the clock that gzip writes by itself: the licences tell the file's hash.
-        self.add_asset("pyodide", "pyodide-1.2.3.tgz", gzip.compress(buffer.getvalue(), mtime=0))
+        self.add_asset(asset, file, gzip.compress(buffer.getvalue(), mtime=0))
 
     def add_model(self) -> None:
         self.model.mkdir(parents=True)
@@ -220,6 +239,7 @@ def test_what_is_in_it(checkout: Checkout, tmp_path: Path) -> None:
     assert runtime == "runtime/pyodide-1.2.3"
     assert set(site["files"]) == {
         "index.html",
+        "storage.html",
         "sw.js",
         "tokenizer.html",
         "web/main.js",
@@ -234,6 +254,7 @@ def test_what_is_in_it(checkout: Checkout, tmp_path: Path) -> None:
         "models/tiny/manifest.json",
         "models/tiny/tokenizer.slm2tok",
         f"models/tiny/{checkout.shard}",
+        *(f"vendor/{script.file}" for script in SCRIPTS),
         "LICENSES.txt",
         site["wheel"],
     }
@@ -316,7 +337,7 @@ def test_the_licences_of_every_part(checkout: Checkout, tmp_path: Path) -> None:
     page = (tmp_path / "out/LICENSES.txt").read_text("utf-8")
     for name, version in (("slm2_web", __version__), ("pyodide", "1.2.3"), ("CPython", "3.14.0")):
         assert f"\n{name} {version}\n" in page
-    assert page.count("    licence   ") == page.count("    source    ") == 4 + len(WHEELS)
+    assert page.count("    licence   ") == page.count("    source    ") == 4 + len(WHEELS) + len(VENDORED)
     for name, file in placed_wheels(tmp_path / "out").items():
         whole = f"{name}-1-py3-none-any.whl"
         how = ", unchanged" if file == whole else f": files of {whole}, each unchanged"
@@ -338,7 +359,7 @@ def test_every_part_of_the_runtime_says_where_its_source_is() -> None:
         assert part[name] == re.search(r"-(\d+[\d.]*\d)", assets[name].file)[1]  # type: ignore[index]
         assert part["source"] == place
         assert part["licence"] == assets[name].license
-    assert set(licenses.SOURCE_CODE) == {"pyodide", "regex", *WHEELS}
+    assert set(licenses.SOURCE_CODE) == {"pyodide", "regex", *WHEELS, *VENDORED}
 
 
 def test_a_model_without_weights_is_no_model_for_a_site(checkout: Checkout, tmp_path: Path) -> None:
@@ -583,3 +604,21 @@ def test_the_check_for_other_origins_finds_them() -> None:
         "new URL('../', import.meta.url)",
     ):
         assert not ABSOLUTE.search(text)
+
+
+def test_a_script_that_its_tarball_has_not(checkout: Checkout, tmp_path: Path) -> None:
+    checkout.add_tarball("dompurify", "dompurify-3.4.tgz", {"package/LICENSE": b"MIT terms"})
+    with pytest.raises(AssetError, match=r"dompurify: found no package/dist/purify\.es\.mjs") as caught:
+        checkout.build(tmp_path / "out")
+    assert caught.value.code == "asset.hash"
+    assert not (tmp_path / "out").exists()
+
+
+def test_vendored_scripts_are_as_they_came(checkout: Checkout, tmp_path: Path) -> None:
+    checkout.build(tmp_path / "out")
+    for script in SCRIPTS:
+        text = f"export default '{script.asset}';"
+        assert (tmp_path / "out" / "vendor" / script.file).read_text("utf-8") == text
+    page = (tmp_path / "out" / "LICENSES.txt").read_text("utf-8")
+    assert "markdown-it 1.2\n    files     vendor/markdown-it.mjs, unchanged\n" in page
+    assert page.count("MIT terms") == len(SCRIPTS)
