@@ -163,4 +163,5 @@ def visit(chromium: Browser) -> Iterator[Open]:
 
     yield make
     for each in contexts:
+        each.unroute_all(behavior="ignoreErrors")  # a page may go while its last request is answered
         each.close()

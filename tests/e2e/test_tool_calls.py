@@ -91,17 +91,22 @@ def test_what_is_no_call_is_shown_as_such_and_goes_on(chat: ChatPage) -> None:
 
 
 def test_a_thought_that_was_cut_goes_on(chat: ChatPage) -> None:
-    """A reply without a word of answer is no part of the conversation, but its ids are not lost."""
+    """One that ends before the first word of its thought is no part of the conversation, but its ids are not
+    lost; a thought without an answer is part of it."""
     page = chat.page
     page.get_by_role("button", name="New chat").click()
-    chat.set(max_tokens="2").ask("Rain?")
+    chat.set(max_tokens="1").ask("Rain?")
     expect(page.locator(".meta")).to_contain_text("cut: longest reply reached before the first word")
-    page.get_by_role("button", name="Continue").click()
-    page.get_by_role("button", name="Save transcript").wait_for()
-    run = chat.wait("ready").transcript()
-    assert (run["reasoning"], run["text"]) == (THOUGHT, "I")
-    assert len(run["request"]["continue_ids"]) == len(run["generated_ids"]) == 2
-    assert page.locator(".dropped").count() == 0
+    expect(page.locator(".dropped")).to_have_count(1)
+    for n_tokens, thought, text in (2, THOUGHT, ""), (3, THOUGHT, ""), (4, THOUGHT, "I"):
+        page.get_by_role("button", name="Continue").click()
+        expect(page.locator(".meta")).to_contain_text(f"{n_tokens} tokens")
+        page.get_by_role("button", name="Save transcript").wait_for()
+        run = chat.wait("ready").transcript()
+        assert (run["reasoning"], run["text"]) == (thought, text)
+        assert (len(run["request"]["continue_ids"]), len(run["generated_ids"])) == (n_tokens - 1, 1)
+        assert page.get_by_text("interrupted while thinking").count() == (text == "")
+    expect(page.locator(".dropped")).to_have_count(0)
 
 
 def test_the_longest_thought(chat: ChatPage) -> None:
