@@ -37,7 +37,6 @@ DEBIAN_PACKAGES = (*DEBIAN_BROWSERS, "libvulkan1", "mesa-vulkan-drivers", "fonts
 
 TOOL_CACHES = (".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis")
 CLEANED = ("dist", "build", ".venv", "node_modules", *TOOL_CACHES)
-CACHE = ".cache"
 
 Command = tuple[str | Path, ...]
 Row = tuple[str, int, int, int, float]  # name, passed, failed, skipped, seconds
@@ -146,7 +145,7 @@ def demo(options: argparse.Namespace) -> None:
 
 def clean(options: argparse.Namespace) -> None:
     """Remove what build.py made; with --all the fetched files too."""
-    for name in (*CLEANED, *((CACHE,) if options.all else ())):
+    for name in (*CLEANED, *((".cache",) if options.all else ())):
         path = ROOT / name
         if path.is_dir() and not path.is_symlink():
             say(f"removing {name}")
@@ -232,7 +231,8 @@ def parser() -> argparse.ArgumentParser:
     subs["demo"].add_argument("--port", type=int, metavar="N", help="default: 8000, or the next free one")
     subs["test"].epilog = "Any other argument is given to pytest, and only tests run: test -k tokenizer"
     subs["site"].add_argument("--out", type=Path, required=True, metavar="DIR", help="the site's folder")
-    subs["site"].add_argument("--isolate", dest="more", action="append_const", const="--isolate")
+    for flag in ("--isolate", "--no-docs"):
+        subs["site"].add_argument(flag, dest="more", action="append_const", const=flag)
     subs["clean"].add_argument("--all", action="store_true", help="fetched files too")
     return top
 

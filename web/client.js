@@ -226,7 +226,7 @@ class Slm {
   /** Why nothing can be asked any more. @type {AnyError | null} */
   #ended = null;
 
-  /** @param {Crew} crew @param {Life} engine @param {Int32Array | null} control @param {Record<string, any>} info */
+  /** @internal @param {Crew} crew @param {Life} engine @param {Int32Array | null} control @param {Record<string, any>} info */
   constructor(crew, engine, control, info) {
     this.info = Object.freeze(info);
     this.#crew = crew;
@@ -394,7 +394,7 @@ class Chat {
   #cancel;
   #options;
 
-  /** @param {number} id @param {ChatOptions} options @param {() => void} cancel */
+  /** @internal @param {number} id @param {ChatOptions} options @param {() => void} cancel */
   constructor(id, options, cancel) {
     const { signal } = options;
     this.id = id;
@@ -452,7 +452,7 @@ class Chat {
    * @type {{error: unknown} | null} */
   #broken = null;
 
-  /** @param {Extract<Channels["worker_to_page"], {type: "context" | "prefill" | "delta" | "done" | "error"}>} message */
+  /** @internal @param {Extract<Channels["worker_to_page"], {type: "context" | "prefill" | "delta" | "done" | "error"}>} message */
   receive(message) {
     if (this.#broken) {
       if (message.type === "done" || message.type === "error") this.fail(this.#broken.error);
@@ -492,7 +492,7 @@ class Chat {
     }
   }
 
-  /** @param {unknown} error */
+  /** @internal @param {unknown} error */
   fail(error) {
     this.#settle(() => this.#reject(error));
   }
@@ -727,3 +727,4 @@ function throwIfAborted(signal) {
 
 /** The entry to everything: `await SLM2.load(options)`. */
 export const SLM2 = Object.freeze({ load, storage });
+export { Chat, Slm };

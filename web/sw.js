@@ -20,8 +20,8 @@
 // as it is: where the headers are real, nothing is added. Nothing else is touched, and nothing of it is kept.
 
 const FIXED = /^(runtime\/(?!.*\/pyodide-lock\.json$)|wheels\/)/;
-// Models are the loader's to keep; what only the parity suite loads is not for every visitor.
-const LEFT_OUT = /^(models\/|runtime\/[^/]+\/regex-)/;
+// Models are the loader's to keep; what only the parity suite loads, and the documentation, is not for every visitor.
+const LEFT_OUT = /^(models\/|docs\/|runtime\/[^/]+\/regex-)/;
 const POLICIES = ["credentialless", "require-corp"];
 // How long the page waits for a new version before it opens as the one that is kept.
 const UPDATE_MS = 4000;

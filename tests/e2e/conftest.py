@@ -13,8 +13,10 @@ from playwright.sync_api import Browser, BrowserContext, Playwright, sync_playwr
 from e2e.chatpage import ChatPage
 from e2e.guest import mortal_threads
 from slm2_web.compile.assets import Fetcher
+from slm2_web.compile.docs import install_docs
 from slm2_web.compile.install import install_parity
 from slm2_web.compile.pack import pack_gguf
+from slm2_web.compile.place import find_place
 from slm2_web.compile.serve import Server, start
 from slm2_web.compile.site import build_site
 from tiny_gguf import make_tiny_gguf
@@ -34,7 +36,9 @@ def site(packed_smollm2: Path) -> Path:
     """The site with the default model, as `build.py site` makes it."""
     out = ROOT / "build" / "e2e-site"
     hidden = [install_parity(ROOT, print)]
-    build_site(ROOT, out, [packed_smollm2], Fetcher.from_environment(ROOT), print, hidden=hidden)
+    fetcher = Fetcher.from_environment(ROOT)
+    docs = install_docs(find_place(), print)
+    build_site(ROOT, out, [packed_smollm2], fetcher, print, hidden=hidden, docs=docs)
     return out
 
 

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from pathlib import Path
-from typing import Any, Literal
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from e2e.axe import Scheme, checker, violations
 from e2e.chatpage import TIMEOUT_MS, ChatPage
 from e2e.conftest import ROOT
-from slm2_web.compile.assets import Fetcher
 
 SHOTS = ROOT / "shots"
 PAGES = ("storage.html", "tokenizer.html", "parity.html", "bench.html", "embed.html")
 DIALOGS = {"Chats": "chats", "Model": "models", "All keys": "keyboard", "Settings": "settings"}
-Scheme = Literal["light", "dark"]
 
 
 @pytest.fixture(scope="module")
 def axe() -> str:
     """The checker's script."""
-    path = Fetcher.from_environment(ROOT).fetch("axe-core")
-    with tarfile.open(path, "r:gz") as archive:
-        member = archive.extractfile("package/axe.min.js")
-        assert member is not None
-        return member.read().decode()
+    return checker()
 
 
 @pytest.fixture(scope="module")
@@ -38,21 +31,6 @@ def chat(chromium: Browser, url: str) -> ChatPage:
     chat = ChatPage(context, url).open().wait("ready")
     chat.reply("What is 2+2?")
     return chat
-
-
-def violations(page: Page, axe: str) -> list[str]:
-    """What axe-core finds, each with the elements that it is about.
-
-    The script is evaluated by the driver, which the page's policy doesn't bind.
-    """
-    page.evaluate(axe + "\n0")
-    found: dict[str, Any] = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
-    assert found["passes"], "nothing was checked"
-    return [
-        f"{rule['id']}: {node['target']} {node['failureSummary']} {node['html'][:200]}"
-        for rule in found["violations"]
-        for node in rule["nodes"]
-    ]
 
 
 def test_the_checker_checks(context: BrowserContext, url: str, axe: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -134,4 +135,10 @@ def test_the_locks_hold_what_pyproject_asks_for() -> None:
 def test_npm_packages_are_pinned_and_no_host_is_named() -> None:
     text = (ROOT / "package-lock.json").read_text("utf-8")
     assert "resolved" not in text
-    assert text.count('"integrity": "sha512-') == 2
+    packages = json.loads(text)["packages"]
+    names = [name for name in packages if name]
+    assert len(names) == text.count('"integrity": "sha512-') > 2
+    wanted = json.loads((ROOT / "package.json").read_text("utf-8"))["devDependencies"]
+    assert {f"node_modules/{name}": version for name, version in wanted.items()}.items() <= {
+        name: packages[name]["version"] for name in names
+    }.items()

@@ -851,8 +851,10 @@ def test_every_command_option_and_status_is_in_the_docs() -> None:
     for name, command in cli.cli.commands.items():
         assert name in sections, name
         for parameter in command.params:
-            assert isinstance(parameter, click.Option)
-            for option in parameter.opts:
+            if isinstance(parameter, click.Argument):
+                assert f"`slm2-web {name} {parameter.human_readable_name}`" in sections[name]
+                continue
+            for option in (*parameter.opts, *parameter.secondary_opts):
                 assert f"`{option}" in sections[name], (name, option)
     for status in (
         stdio.EXIT_DONE,

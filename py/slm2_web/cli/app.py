@@ -33,6 +33,7 @@ from slm2_web.cli.stdio import (
 )
 from slm2_web.cli.text import detokenize, prompt, render, tokenize
 from slm2_web.cli.vectors import vectors
+from slm2_web.compile.commands import demo, serve, site
 from slm2_web.errors import Cancelled, Slm2Error
 
 COMMANDS: Final = (
@@ -46,6 +47,9 @@ COMMANDS: Final = (
     bench,
     parity,
     vectors,
+    site,
+    serve,
+    demo,
 )
 
 
@@ -54,7 +58,8 @@ COMMANDS: Final = (
 def cli() -> None:
     """Small language models: the same tokens, bit for bit, everywhere.
 
-    Each command reads one JSON object on stdin and writes one on stdout. Errors are JSON on stderr.
+    Each command reads one JSON object on stdin and writes one on stdout; site, serve and demo are for people.
+    Errors are JSON on stderr.
 
     \b
     Exit status: 0 done; 1 the answer is no; 2 bad input or another error; 130 interrupted.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from slm2_web import __version__
+from slm2_web.compile.place import NoSources, find_place
 from slm2_web.errors import FormatError, InputError
 from slm2_web.manifest import MAX_MANIFEST_BYTES, Manifest, parse_manifest
 from slm2_web.packed import MANIFEST_FILE, check_file
@@ -88,12 +89,18 @@ def _find(name: str) -> Path:
 
 
 def _folder() -> Path:
-    """SLM2_MODELS, else build/models here, else build/models of the checkout that this file lies in."""
+    """SLM2_MODELS, else build/models here, else that of the checkout that this file lies in, or of the place
+    where an installed wheel keeps what it makes."""
     if os.environ.get(_MODELS_VARIABLE):
         return Path(os.environ[_MODELS_VARIABLE])
     here = Path("build") / "models"
-    checkout = Path(__file__).resolve().parents[3] / "build" / "models"
-    return checkout if checkout.is_dir() and not here.is_dir() else here
+    if here.is_dir():
+        return here
+    try:
+        made = find_place().work / "build" / "models"
+    except NoSources:
+        return here
+    return made if made.is_dir() else here
 
 
 def _no_model(message: str, name: str, installed: list[str], folder: Path) -> InputError:

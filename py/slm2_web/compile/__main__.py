@@ -4,51 +4,18 @@ from __future__ import annotations
 
 import datetime
 import shutil
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 import click
 
-from slm2_web.compile import serve as server
 from slm2_web.compile.assets import Fetcher
-from slm2_web.compile.install import QUANTIZATION_NAMES, install_model, install_own, install_parity
+from slm2_web.compile.commands import demo, quant_option, say, serve, site, source_option
+from slm2_web.compile.install import install_model, install_own
 from slm2_web.compile.models import MODELS
-from slm2_web.compile.site import SiteError, build_site
+from slm2_web.compile.place import find_place
 from slm2_web.errors import InputError, Slm2Error
-
-ROOT = Path(__file__).resolve().parents[3]
-DEFAULT_MODEL = "smollm2-135m"
-
-model_option = click.option(
-    "--model",
-    "models",
-    multiple=True,
-    default=[DEFAULT_MODEL],
-    show_default=True,
-    type=click.Choice(list(MODELS)),
-    help="A model on the site; the first one is what the page loads. May be given more than once.",
-)
-source_option = click.option(
-    "--from",
-    "source",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="A folder that holds the publisher's files; nothing is fetched for the model.",
-)
-quant_option = click.option(
-    "--quant",
-    default=QUANTIZATION_NAMES[0],
-    show_default=True,
-    type=click.Choice(QUANTIZATION_NAMES),
-    help="What the weights of a safetensors file become; the embedding becomes q8_0 in any case.",
-)
-
-
-def say(text: str) -> None:
-    """A line of progress, for people."""
-    click.echo(text, err=True)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -60,7 +27,8 @@ def main() -> None:
 @click.argument("names", nargs=-1)
 def fetch(names: Sequence[str]) -> None:
     """Fetch the assets NAMES of assets.toml (all of them by default) into the cache."""
-    fetcher = Fetcher.from_environment(ROOT)
+    place = find_place()
+    fetcher = Fetcher.from_environment(place.sources, place.work)
     for name in names or fetcher.assets:
         click.echo(f"{name} {fetcher.fetch(name)}")
 
@@ -71,8 +39,9 @@ def fetch(names: Sequence[str]) -> None:
 @quant_option
 def model(name: str, source: Path | None, quant: str) -> None:
     """Fetch and compile the model NAME into build/models/NAME."""
-    fetcher = Fetcher.from_environment(ROOT)
-    click.echo(install_model(name, ROOT, fetcher, say, source=source, quantization=quant))
+    place = find_place()
+    fetcher = Fetcher.from_environment(place.sources, place.work)
+    click.echo(install_model(name, place.work, fetcher, say, source=source, quantization=quant))
 
 
 @main.command()
@@ -91,63 +60,36 @@ def pack(
 ) -> None:
     """Compile a model of your own, a GGUF file or Hugging Face directory SOURCE, into build/models/NAME."""
     day = date.date() if date else None
-    click.echo(install_own(source, ROOT, name, license, quant, say, raw=no_template, date=day))
+    click.echo(install_own(source, find_place().work, name, license, quant, say, raw=no_template, date=day))
 
 
 @main.command()
-@click.option("--out", type=click.Path(path_type=Path), default=ROOT / "dist", help="The site's folder.")
-@model_option
-@source_option
-@quant_option
-@click.option("--isolate", is_flag=True, help="For hosts that send no COOP and COEP: by a service worker.")
-def site(out: Path, models: Sequence[str], source: Path | None, quant: str, isolate: bool) -> None:
-    """Build the static site, if it is not up to date."""
-    fetcher = Fetcher.from_environment(ROOT)
-    packed = [
-        install_model(name, ROOT, fetcher, say, source=source, quantization=quant)
-        for name in dict.fromkeys(models)
-    ]
-    hidden = [install_parity(ROOT, say)]
-    built = build_site(ROOT, out.absolute(), packed, fetcher, say, hidden=hidden, isolate=isolate)
-    say(f"{out}: {'built' if built else 'up to date'}")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The folder of the wheel.")
+def wheel(out: Path) -> None:
+    """Write the whole package as a wheel that needs no checkout: it builds sites by itself."""
+    from slm2_web.compile.packages import make_wheel
+
+    click.echo(make_wheel(find_place(), out, say))
 
 
 @main.command()
-@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.option("--port", type=click.IntRange(0, 65535), help="[default: 8000, or the next free one]")
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--base", default="/", show_default=True, help="The path under which the site appears.")
-@click.option("--isolation/--no-isolation", default=True, help="Send COOP, COEP and CORP.", show_default=True)
-@click.option("--shared", is_flag=True, help="Let pages of other origins import, fetch and frame the site.")
-@click.option("--log", is_flag=True, help="Print a line per request.")
-def serve(
-    folder: Path, port: int | None, host: str, base: str, isolation: bool, shared: bool, log: bool
-) -> None:
-    """Serve FOLDER until Ctrl-C."""
-    running = server.bind(
-        folder, port, host=host, base=base, isolation=isolation, shared=shared, log=say if log else None
-    )
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The package's folder.")
+def npm(out: Path) -> None:
+    """Write the page's modules as a folder that npm can pack, with types made by TypeScript."""
+    from slm2_web.compile.packages import make_npm
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+    click.echo(make_npm(find_place(), out))
 
-    # Also when started in the background, where SIGINT is ignored by default, and for service managers.
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
-    try:
-        click.echo(f"Serving {folder} at {running.url}  (Ctrl-C ends)")
-        sys.stdout.flush()
-        running.serve_forever()
-    except KeyboardInterrupt:
-        click.echo("\nStopped.")
-    finally:
-        running.server_close()
+
+for _command in (site, serve, demo):
+    main.add_command(_command)
 
 
 @main.command()
 def clean() -> None:
     """Remove dist/ and build/; fetched files stay in the cache."""
-    for folder in (ROOT / "dist", ROOT / "build"):
+    place = find_place()
+    for folder in (place.work / "dist", place.work / "build"):
         if folder.is_dir() and not folder.is_symlink():
             shutil.rmtree(folder)
             say(f"removed {folder}")
@@ -167,7 +109,7 @@ def run() -> int:
     except Slm2Error as error:
         click.echo(f"error {error.code}: {error.message}", err=True)
         return 2 if isinstance(error, InputError) else 1
-    except (SiteError, server.PortTaken, OSError) as error:
+    except OSError as error:
         click.echo(f"error: {error}", err=True)
         return 1
     return 0

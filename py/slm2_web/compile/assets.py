@@ -146,10 +146,13 @@ class Fetcher:
         self.scratch: tempfile.TemporaryDirectory[str] | None = None
 
     @classmethod
-    def from_environment(cls, root: Path) -> Fetcher:
-        """For the checkout at `root`: its assets.toml, SLM2_CACHE or .cache/slm2, SLM2_ASSET_DIR."""
+    def from_environment(cls, root: Path, work: Path | None = None) -> Fetcher:
+        """For the sources at `root`: their assets.toml, SLM2_CACHE or .cache/slm2 of `work`, SLM2_ASSET_DIR.
+
+        work: where the cache is kept; by default `root`, which is a checkout then.
+        """
         assets = parse_assets((root / "assets.toml").read_text("utf-8"))
-        cache = Path(os.environ.get("SLM2_CACHE") or root / ".cache" / "slm2")
+        cache = Path(os.environ.get("SLM2_CACHE") or (work or root) / ".cache" / "slm2")
         folders = [Path(p) for p in os.environ.get("SLM2_ASSET_DIR", "").split(os.pathsep) if p]
         return cls(assets, cache, folders)
 

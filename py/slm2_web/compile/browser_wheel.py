@@ -4,21 +4,24 @@ Ours lacks the command line and the compilers, so it needs no click. numpy lacks
 use, whose dynamic libraries Pyodide would load and compile all the same, and what only compilers and type
 checkers read.
 
-Every file that stays is the whole wheel's, byte for byte, and so is its line in RECORD.
+Every file that stays is the whole wheel's, byte for byte, and so is its hash in RECORD.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import re
 import zipfile
+from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 
-# The command line, compilers, benches, drivers of browsers and parity runs, and the wasm modules,
-# which the page fetches itself; executors outside a browser; what only those use of the parity suite; the
-# entry point.
+# The command line, the compilers, the benches, the drivers of browsers, the parity runs, the site's own
+# sources (place.py), and the wasm modules, which the page fetches itself; executors outside a browser; what
+# only those use of the parity suite; the entry point.
 NOT_IN_BROWSER = re.compile(
-    r"slm2_web/(?:bench|browsers|cli|compile|parity_run|wasm)(?:\.py$|/)"
+    r"slm2_web/(?:bench|browsers|cli|compile|parity_run|tree|wasm)(?:\.py$|/)"
     r"|slm2_web/.*/native[^/]*\.py$"
     r"|slm2_web/parity/(?:__main__|baseline|certificate|difference)\.py$"
     r"|[^/]+\.dist-info/entry_points\.txt$"
@@ -33,6 +36,10 @@ NOT_OF_NUMPY = re.compile(
     r"|[^/]+\.dist-info/entry_points\.txt$"
 )
 _RECORD = re.compile(r"[^/]+\.dist-info/RECORD")
+# What an installer adds to what a wheel brought.
+_INSTALLERS = re.compile(r"(^|/)__pycache__/|^\.\./|^/|\.dist-info/(INSTALLER|REQUESTED|direct_url\.json)$")
+# A zip's times, which nothing depends on.
+_DATE = (2026, 1, 1, 0, 0, 0)
 
 
 def trim(whole: Path, folder: Path, without: re.Pattern[str] = NOT_IN_BROWSER) -> Path:
@@ -63,3 +70,52 @@ def trim_numpy(whole: Path, folder: Path) -> Path:
     name, version, *tags = whole.name.split("-")
     build = f"0{hashlib.sha256(trimmed.read_bytes()).hexdigest()[:8]}"
     return trimmed.rename(folder / "-".join((name, version, build, *tags)))
+
+
+def files_in(wheel: Path) -> dict[str, bytes]:
+    """A wheel's files by name, without its RECORD."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist() if not _RECORD.fullmatch(name)}
+
+
+def installed_files(package: str = "slm2-web") -> dict[str, bytes]:
+    """The same of a wheel as it is installed here: what it brought, less what the installer added.
+
+    Raises: OSError when there is no such installation, or a file of it is missing.
+    """
+    try:
+        files = metadata.files(package) or []
+    except metadata.PackageNotFoundError:
+        raise OSError(f"{package} is not installed: its package lies here without its metadata") from None
+    names = [file for file in files if not _INSTALLERS.search(file.as_posix())]
+    return {
+        file.as_posix(): Path(str(file.locate())).read_bytes()
+        for file in names
+        if not _RECORD.fullmatch(file.as_posix())
+    }
+
+
+def write_wheel(
+    files: Mapping[str, bytes], out: Path, without: re.Pattern[str] | None = None, *, compress: bool = True
+) -> Path:
+    """A wheel of these files, less those whose names match, with a RECORD.
+
+    The same files give the same bytes.
+
+    files: all but RECORD, by name; one `*.dist-info/METADATA` among them.
+    """
+    kept = {name: data for name, data in files.items() if without is None or not without.match(name)}
+    (info,) = (name.split("/")[0] for name in kept if name.endswith(".dist-info/METADATA"))
+    lines = []
+    for name in sorted(kept):
+        digest = base64.urlsafe_b64encode(hashlib.sha256(kept[name]).digest()).decode().rstrip("=")
+        lines.append(f"{name},sha256={digest},{len(kept[name])}\n")
+    record = f"{info}/RECORD"
+    kept[record] = "".join([*lines, f"{record},,\n"]).encode()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in [*sorted(kept.keys() - {record}), record]:
+            entry = zipfile.ZipInfo(name, _DATE)
+            entry.compress_type = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
+            entry.external_attr = 0o100644 << 16
+            archive.writestr(entry, kept[name])
+    return out

@@ -55,7 +55,7 @@ def guard(site: Path, page: str) -> str:
         return f'{tag[:-1]} integrity="{integrity_of((site / path).read_bytes())}">'
 
     text = _TAG.sub(seal, text)
-    missing = [path for path in _graph(site, entries) if path not in preloaded and path not in entries]
+    missing = [path for path in modules_of(site, entries) if path not in preloaded and path not in entries]
     folder = posixpath.dirname(page)
     links = "".join(
         f'<link rel="modulepreload" href="{posixpath.relpath(path, folder or ".")}" '
@@ -66,8 +66,8 @@ def guard(site: Path, page: str) -> str:
     return text if at is None else text[: at.start()] + links + text[at.start() :]
 
 
-def _graph(site: Path, entries: list[str]) -> list[str]:
-    """Every module of the site that the entries import, directly or not, in order."""
+def modules_of(site: Path, entries: list[str]) -> list[str]:
+    """The entries and every module of the site that they import, directly or not, in order."""
     found: set[str] = set()
     waiting = list(entries)
     while waiting:

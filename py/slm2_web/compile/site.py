@@ -9,15 +9,18 @@
                                            (numpy's trimmed), and a lock file that knows these only
     wheels/HASH8/slm2_web-*.whl            this package, as far as it runs in a browser
     models/NAME/                           packed models; the parity suite's own, which the page doesn't offer
+    docs/                                  the documentation (docs.py), when it is asked for, and files.json,
+                                           the list of it
     LICENSES.txt                           what all that is, whose, and under which licences
     site.json                              the list of it all:
 
         {"format": "slm2-site", "version", "default_model", "models": [NAME], "wheel": PATH, "runtime": PATH,
          "files": {PATH: {"bytes", "sha256"}}}
 
-`version` is a digest of `files` and `default_model`: it changes when any byte does. Beside each file that
-shrinks well lies PATH.gz for servers that send it instead; it is the same file, so site.json doesn't list
-it. All paths are relative: the site works under any base path.
+`version` is a digest of `files` and `default_model`: it changes when any byte does. Not of the documentation:
+no visit needs it, so docs/files.json lists it, as `files` does. Beside each file that shrinks well lies
+PATH.gz for servers that send it instead; it is the same file, so no list has it. All paths are relative: the
+site works under any base path.
 
 The folder is written beside its place and then put there by renaming. Building again with the same inputs
 touches nothing: `.stamp.json` says what the folder was made from and how its files looked then.
@@ -36,13 +39,14 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from slm2_web import __version__
 from slm2_web.compile import browser_wheel, integrity, licenses, vendor
 from slm2_web.compile.assets import Fetcher, file_sha256, locked
+from slm2_web.compile.place import PACKAGE
 from slm2_web.errors import AssetError, FormatError, InputError
 from slm2_web.manifest import parse_manifest
 
@@ -50,6 +54,8 @@ FORMAT = "slm2-site"
 SITE_FILE = "site.json"
 LICENSES_FILE = "LICENSES.txt"
 STAMP_FILE = ".stamp.json"
+_DOCS = "docs"
+DOCS_FILE = "files.json"
 
 # The asset that is Pyodide, what the page needs of it, and its packages (each an asset of the same name).
 _PYODIDE = "pyodide"
@@ -76,6 +82,8 @@ _AT_ROOT = (
 # How the page says by what it is isolated (web/isolation.js).
 _BY_HEADERS = '<meta name="slm2-isolation" content="headers">'
 _BY_WORKER = '<meta name="slm2-isolation" content="service-worker">'
+# How the page leads to the documentation, where there is one.
+_TO_DOCS = re.compile(r'\n[^\n]*<a href="docs/index\.html">[^\n]*')
 # What lies beside the shipped sources for tools and readers only.
 _NOT_SHIPPED = re.compile(r"(^|/)\.|(^|/)__pycache__/|\.d\.ts$|\.c$|\.md$|(^|/)tsconfig[^/]*\.json$")
 
@@ -111,34 +119,40 @@ def build_site(
     *,
     hidden: Sequence[Path] = (),
     isolate: bool = False,
+    docs: Path | None = None,
+    work: Path | None = None,
 ) -> bool:
-    """True when `out` was built from the checkout at `root`, False when it was up to date.
+    """True when `out` was built from the sources at `root`, False when it was up to date.
 
     `models` are packed models' directories; the first is the default. `hidden` are there beside them, and
     are not in the list of models that the page offers. `isolate` has the page ask its service worker for the
-    headers COOP and COEP, for hosts that can't send them.
+    headers COOP and COEP, for hosts that can't send them. `docs` is a folder of pages that becomes docs/.
+    `work` is where build/ is kept, by default `root`. Sources without this package's own are those of an
+    installed wheel (place.py).
 
     Raises: SiteError when `out` holds something that is not a site, or the wheel can't be built; InputError
         `input.model` for a model without weights; AssetError; FormatError.
     """
-    (root / "build").mkdir(exist_ok=True)
-    with locked(root / "build" / "site.lock", lambda: say("waiting for another build")):
-        return _build(root, out, models, hidden, fetcher, say, isolate)
+    build = (work or root) / "build"
+    build.mkdir(parents=True, exist_ok=True)
+    with locked(build / "site.lock", lambda: say("waiting for another build")):
+        return _build(root, build, out, (models, hidden, docs), fetcher, say, isolate)
 
 
 def _build(
     root: Path,
+    build: Path,
     out: Path,
-    models: Sequence[Path],
-    hidden: Sequence[Path],
+    parts: tuple[Sequence[Path], Sequence[Path], Path | None],
     fetcher: Fetcher,
     say: Callable[[str], None],
     isolate: bool,
 ) -> bool:
+    models, hidden, docs = parts
     _check_replaceable(out)
     all_models = [*models, *hidden]
     _check_weights(all_models)
-    sources = dict(_sources(root))
+    sources = dict(_sources(root, docs))
     wheels = _obtainable(fetcher, say)
     key = _key(root, sources, (models, hidden), wheels, fetcher, isolate)
     if _is_current(out, key):
@@ -152,18 +166,21 @@ def _build(
             _copy(source, new / path)
         if isolate:
             _ask_for_isolation(new / "index.html")
+        if docs is None:
+            _drop_link_to_docs(new / "index.html")
         texts = vendor.add_scripts(new, fetcher)
-        for page in sorted(new.glob("*.html")):
-            page.write_text(integrity.guard(new, page.name), "utf-8")
+        for page in sorted([*new.glob("*.html"), *new.glob(f"{_DOCS}/**/*.html")]):
+            page.write_text(integrity.guard(new, page.relative_to(new).as_posix()), "utf-8")
         runtime = _add_runtime(new, wheels, fetcher)
-        wheel = _add_wheel(new, root)
+        wheel = _add_wheel(new, root, build / "wheels")
         for model in all_models:
             _add_model(new, model)
         (new / LICENSES_FILE).write_text(_licenses(new, root, runtime, all_models, texts, fetcher), "utf-8")
-        files = {
-            path: {"bytes": (new / path).stat().st_size, "sha256": file_sha256(new / path)}
-            for path in _paths(new)
-        }
+        files = _listed(new)
+        # A visit needs no documentation: its files have a list of their own, and are of no version.
+        of_docs = {path: files.pop(path) for path in list(files) if path.startswith(f"{_DOCS}/")}
+        if of_docs:
+            (new / _DOCS / DOCS_FILE).write_bytes(_json(of_docs))
         _check_models(all_models, files)
         site: dict[str, Any] = {"default_model": models[0].name, "files": files}
         site = {
@@ -176,7 +193,7 @@ def _build(
             "files": files,
         }
         (new / SITE_FILE).write_bytes(_json(site))
-        _add_compressed(new, root / "build" / "gz")
+        _add_compressed(new, build / "gz")
         looks = {path: _look(new / path) for path in _paths(new)}
         (new / STAMP_FILE).write_bytes(_json({"key": key, "files": looks}))
         if out.exists():
@@ -185,6 +202,14 @@ def _build(
     finally:
         shutil.rmtree(work)
     return True
+
+
+def _listed(site: Path) -> dict[str, dict[str, Any]]:
+    """Every file with its size and hash."""
+    return {
+        path: {"bytes": (site / path).stat().st_size, "sha256": file_sha256(site / path)}
+        for path in _paths(site)
+    }
 
 
 def _check_replaceable(out: Path) -> None:
@@ -210,29 +235,55 @@ def _check_weights(models: Sequence[Path]) -> None:
             )
 
 
-def _sources(root: Path) -> Iterator[tuple[str, Path]]:
+def _sources(root: Path, docs: Path | None) -> Iterator[tuple[str, Path]]:
     """(path in the site, file) of each source that is shipped as it is."""
+    if docs is not None:
+        yield from ((f"{_DOCS}/{path}", docs / path) for path in _paths(docs))
+    for source in shipped_sources(root):
+        path = source.relative_to(root).as_posix()
+        name = path.removeprefix("web/")
+        yield name if name in _AT_ROOT else path, source
+
+
+def shipped_sources(root: Path) -> Iterator[Path]:
+    """The files of web/ and worker/ that are shipped as they are, in order."""
     for folder in ("web", "worker"):
         for path in _paths(root / folder):
             if not _NOT_SHIPPED.search(path):
-                at_root = folder == "web" and path in _AT_ROOT
-                yield path if at_root else f"{folder}/{path}", root / folder / path
+                yield root / folder / path
 
 
 def _wheel_inputs(root: Path) -> Iterator[Path]:
+    if not _has_package(root):
+        yield from (PACKAGE / path for path in _paths(PACKAGE) if "__pycache__" not in path)
+        return
     yield from (root / name for name in ("pyproject.toml", "README.md", "LICENSE"))
     for folder in ("py/slm2_web", "worker/shaders"):
         yield from (root / folder / path for path in _paths(root / folder) if "__pycache__" not in path)
 
 
+def _has_package(root: Path) -> bool:
+    """Do this package's own sources lie beside the site's?"""
+    return (root / "py" / "slm2_web").is_dir()
+
+
 def _digest_of(root: Path, files: Iterator[Path]) -> str:
+    return _digest_of_named((path.relative_to(root).as_posix(), path) for path in files if path.is_file())
+
+
+def _digest_of_named(files: Iterable[tuple[str, Path]]) -> str:
     digest = hashlib.sha256()
-    for path in files:
-        if path.is_file():
-            digest.update(
-                path.relative_to(root).as_posix().encode() + b"\0" + file_sha256(path).encode() + b"\n"
-            )
+    for name, path in files:
+        digest.update(name.encode() + b"\0" + file_sha256(path).encode() + b"\n")
     return digest.hexdigest()
+
+
+def _wheel_digest(root: Path) -> str:
+    return _digest_of(root if _has_package(root) else PACKAGE, _wheel_inputs(root))
+
+
+def _drop_link_to_docs(page: Path) -> None:
+    page.write_text(_TO_DOCS.sub("", page.read_text("utf-8")), "utf-8", newline="\n")
 
 
 def _ask_for_isolation(page: Path) -> None:
@@ -264,8 +315,8 @@ def _key(
 ) -> str:
     """A digest of all that the site is made from. A model's manifest stands for its files."""
     parts = [
-        _digest_of(root, iter(sources.values())),
-        _digest_of(root, _wheel_inputs(root)),
+        _digest_of_named(sources.items()),
+        _wheel_digest(root),
         [[(model.name, file_sha256(model / "manifest.json")) for model in some] for some in models],
         repr([fetcher.assets[name] for name in (_PYODIDE, *wheels, *_VENDORED)]),
         *(file_sha256(Path(str(module.__file__))) for module in (licenses, integrity, vendor, browser_wheel)),
@@ -332,33 +383,49 @@ def _add_runtime(new: Path, wheels: Sequence[str], fetcher: Fetcher) -> str:
     return folder
 
 
-def _add_wheel(new: Path, root: Path) -> str:
-    """The path of this package's wheel in the site. Built again only when its inputs changed."""
-    inputs = _digest_of(root, _wheel_inputs(root)) + file_sha256(Path(browser_wheel.__file__))
-    store = root / "build" / "wheels" / hashlib.sha256(inputs.encode()).hexdigest()[:16]
+def _add_wheel(new: Path, root: Path, wheels: Path) -> str:
+    """The path of this package's wheel in the site. Built again only when its inputs changed.
+
+    It has the same bytes from a checkout and from the wheel that is installed.
+    """
+    inputs = _wheel_digest(root) + file_sha256(Path(browser_wheel.__file__))
+    store = wheels / hashlib.sha256(inputs.encode()).hexdigest()[:16]
     if not list(store.glob("*.whl")):
         store.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=store.parent) as folder:
-            whole, fresh = Path(folder) / "whole", Path(folder) / "new"
-            done = subprocess.run(
-                [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(whole)],
-                cwd=root,
-                env=os.environ | {"SOURCE_DATE_EPOCH": _EPOCH},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if done.returncode:
-                raise SiteError(f"the wheel could not be built:\n{done.stdout}{done.stderr}")
+            fresh = Path(folder) / "new"
             fresh.mkdir()
-            browser_wheel.trim(next(whole.glob("*.whl")), fresh)
+            if _has_package(root):
+                whole = build_wheel(root, Path(folder))
+                files, name = browser_wheel.files_in(whole), whole.name
+            else:
+                files, name = browser_wheel.installed_files(), f"slm2_web-{__version__}-py3-none-any.whl"
+            browser_wheel.write_wheel(files, fresh / name, browser_wheel.NOT_IN_BROWSER)
             shutil.rmtree(store, ignore_errors=True)
             fresh.rename(store)
     (wheel,) = store.glob("*.whl")
     path = f"wheels/{file_sha256(wheel)[:8]}/{wheel.name}"
     _copy(wheel, new / path)
     return path
+
+
+def build_wheel(root: Path, folder: Path) -> Path:
+    """The package's wheel, built in `folder` from the checkout at `root` by its own build backend.
+
+    Raises: SiteError with what the backend said.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=root,
+        env=os.environ | {"SOURCE_DATE_EPOCH": _EPOCH},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise SiteError(f"the wheel could not be built:\n{done.stdout}{done.stderr}")
+    return next(folder.glob("*.whl"))
 
 
 def _add_model(new: Path, model: Path) -> None:

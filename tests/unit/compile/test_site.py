@@ -23,6 +23,7 @@ import pytest
 from slm2_web import __version__
 from slm2_web.compile import browser_wheel, licenses
 from slm2_web.compile.assets import Asset, Fetcher, parse_assets
+from slm2_web.compile.integrity import integrity_of
 from slm2_web.compile.site import SITE_FILE, STAMP_FILE, SiteError, build_site, compress
 from slm2_web.compile.sources import UrlSource
 from slm2_web.compile.vendor import SCRIPTS
@@ -195,9 +196,11 @@ class Checkout:
         (self.model / "scribble.txt").write_bytes(b"not of the model")
         self.shard = shard.file
 
-    def build(self, out: Path, *, isolate: bool = False) -> bool:
+    def build(self, out: Path, *, isolate: bool = False, docs: Path | None = None) -> bool:
         fetcher = Fetcher(self.assets, self.cache, say=lambda text: None)
-        return build_site(self.root, out, [self.model], fetcher, lambda text: None, isolate=isolate)
+        return build_site(
+            self.root, out, [self.model], fetcher, lambda text: None, isolate=isolate, docs=docs
+        )
 
 
 @pytest.fixture
@@ -226,6 +229,36 @@ def test_isolation_is_asked_for_in_the_page(checkout: Checkout, tmp_path: Path) 
     changed = {name for name in plain if plain[name] != isolated[name]}
     assert changed == {"index.html", "site.json", "site.json.gz", ".stamp.json"}
     assert not checkout.build(out, isolate=True)
+
+
+def test_documentation_is_no_part_of_the_version(checkout: Checkout, tmp_path: Path) -> None:
+    docs, out = tmp_path / "docs", tmp_path / "site"
+    (docs / "_static").mkdir(parents=True)
+    script = b"console.log(1);"
+    (docs / "_static" / "docs.js").write_bytes(script)
+    (docs / "index.html").write_text('<script type="module" src="_static/docs.js"></script>', "utf-8")
+    lines = '<p>\n  Read it.\n  Or <a href="docs/index.html">more</a>.\n</p>'
+    (checkout.root / "web/index.html").write_text(lines, "utf-8")
+    assert checkout.build(out)
+    without = files_of(out)
+    assert without["index.html"] == b"<p>\n  Read it.\n</p>"
+    assert checkout.build(out, docs=docs)
+    found = files_of(out)
+    assert found["index.html"].decode() == lines
+    # What a visit fetches lists none of it; its own list has all of it, with the hashes that its pages name.
+    assert not any(path.startswith("docs/") for path in json.loads(found["site.json"])["files"])
+    listed = json.loads(found["docs/files.json"])
+    own = {name for name in found if name.startswith("docs/") and not name.endswith((".gz", "files.json"))}
+    assert listed.keys() == own == {"docs/index.html", "docs/_static/docs.js"}
+    for name, entry in listed.items():
+        assert entry == {"bytes": len(found[name]), "sha256": hashlib.sha256(found[name]).hexdigest()}
+    assert f'integrity="{integrity_of(script)}"' in found["docs/index.html"].decode()
+    # A change is built; the version stays.
+    (docs / "index.html").write_text("<p>other", "utf-8")
+    assert checkout.build(out, docs=docs)
+    assert (out / "docs/index.html").read_text("utf-8") == "<p>other"
+    assert (out / "site.json").read_bytes() == found["site.json"]
+    assert not checkout.build(out, docs=docs)
 
 
 def test_what_is_in_it(checkout: Checkout, tmp_path: Path) -> None:
