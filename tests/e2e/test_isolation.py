@@ -263,7 +263,8 @@ def test_real_headers_are_left_as_they_are(browser: Browser, without_weights: Pa
     # A worker that would say something else adds nothing either.
     page.evaluate(
         "import('./web/trusted.js')"
-        ".then(({ scriptUrl }) => navigator.serviceWorker.register(scriptUrl(`sw.js?isolation=credentialless`)))"
+        ".then(({ scriptUrl }) => scriptUrl('sw.js?isolation=credentialless'))"
+        ".then((url) => navigator.serviceWorker.register(url))"
         ".then(() => navigator.serviceWorker.ready)"
     )
     page.reload()
