@@ -212,7 +212,7 @@ def test_a_webdriver_endpoint(endpoint: int, url: str, tmp_path: Path) -> None:
 
 
 class Losing(BaseHTTPRequestHandler):
-    """Hands commands on to a WebDriver; the answers to those in `lose`, the n-th of a kind, never come back."""
+    """Hands commands on to a WebDriver; the answers to those in `lose`, n-th of a kind, never come back."""
 
     to: ClassVar[int]
     lose: ClassVar[set[tuple[str, int]]]
@@ -245,13 +245,13 @@ class Losing(BaseHTTPRequestHandler):
 def test_answers_that_never_come(endpoint: int, url: str) -> None:
     """Leaving the empty window, going to the page, asking how far it is: each may be lost."""
     lose = {("sync", 1), ("url", 1), ("sync", 2)}
-    handler = type("Handler", (Losing,), {"to": endpoint, "lose": lose, "seen": Counter()})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    Losing.to, Losing.lose, Losing.seen = endpoint, lose, Counter()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Losing) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         with open_browser(f"webkit@http://127.0.0.1:{server.server_port}") as browser:
             page = browser.open(url)
             assert page.evaluate("document.title") == "first"
-            assert handler.seen["sync"] > 2
+            assert Losing.seen["sync"] > 2
         server.shutdown()
 
 

@@ -409,9 +409,12 @@ def _remote_options(spec: BrowserSpec, webgpu: bool) -> list[BaseOptions]:
 
 def _unless_lost(driver: WebDriver, command: Callable[[], T], otherwise: T) -> T:
     """What a command gives; `otherwise` when no answer comes."""
+    from selenium.webdriver.remote.remote_connection import RemoteConnection
     from urllib3.exceptions import ReadTimeoutError
 
-    config = driver.command_executor.client_config
+    executor = driver.command_executor
+    assert isinstance(executor, RemoteConnection)
+    config = executor.client_config
     usual, config.timeout = config.timeout, _LOST_S
     try:
         return command()
