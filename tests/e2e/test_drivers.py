@@ -194,6 +194,7 @@ def endpoint() -> Iterator[int]:
     display = Display.open()
     port = free_port()
     env = {**os.environ, "DISPLAY": display.name, "GDK_BACKEND": "x11", "LIBGL_ALWAYS_SOFTWARE": "1"}
+    env |= {"DBUS_SESSION_BUS_ADDRESS": "disabled:", "NO_AT_BRIDGE": "1"}
     script = f'"{webkit_driver()}" -p {port} & echo up; wait'
     try:
         with running(["sh", "-c", script], "up", env):

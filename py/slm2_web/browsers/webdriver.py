@@ -294,6 +294,9 @@ class WebDriverBrowser(Browser):
             "DISPLAY": self._display.name,
             "GDK_BACKEND": "x11",
             "LIBGL_ALWAYS_SOFTWARE": "1",
+            # GTK would start a session bus and its accessibility's, which outlive it.
+            "DBUS_SESSION_BUS_ADDRESS": "disabled:",
+            "NO_AT_BRIDGE": "1",
             WEBKIT_SHARED: shared,
         }
         own_group = {"start_new_session": True}  # the browser too, to end all of it
