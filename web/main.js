@@ -279,6 +279,9 @@ function answer(turn, from = null) {
 /** @param {Turn} turn @param {import("./turn.js").Answered | null} from */
 async function answerNow(turn, from) {
   current = turn;
+  // Another conversation may be shown before the reply has ended: it is stored where it began.
+  const conversation = turns;
+  const place = saved?.head;
   // A reply that is asked for again stays what it was until there is another one.
   const before = from ?? turn.answered;
   loading.open = false;
@@ -332,7 +335,7 @@ async function answerNow(turn, from) {
   }
   chat = null;
   current = null;
-  if (turns.includes(turn)) void save(); // else another conversation is shown by now
+  if (conversation.includes(turn)) void save(conversation, place);
   latest.hidden = true;
   setState(model?.failure ? "error" : "ready");
 }
@@ -423,14 +426,15 @@ function showContext() {
   else meter.clear();
 }
 
-/** Puts the conversation into the store, with each reply that counts. */
-async function save() {
+/** Puts a conversation into the store, with each reply that counts.
+ * @param {readonly Turn[]} conversation @param {import("./conversations/record.js").Head} [place] the current one */
+async function save(conversation, place) {
   try {
-    await saved?.save(turns);
+    await saved?.save(conversation, place);
     saveError.replaceChildren();
     panel?.changed();
   } catch (error) {
-    saveError.replaceChildren(errorCard(error, [button("Try again", () => void save())]));
+    saveError.replaceChildren(errorCard(error, [button("Try again", () => void save(conversation, place))]));
   }
 }
 
@@ -441,7 +445,7 @@ async function restore() {
   panel = new ConversationPanel(store, {
     current: () => saved?.id ?? "",
     open: openConversation,
-    begin: newChat,
+    forget: forgetConversation,
   });
   if (why) note(`${why.meaning} ${why.remedy} (${why.code}: ${why.message})`);
   try {
@@ -473,6 +477,13 @@ function showTurns(kept) {
 function newChat() {
   clear();
   saved?.begin();
+}
+
+/** Leaves the conversation, and a reply that has not ended with it. */
+function forgetConversation() {
+  const forgotten = turns;
+  newChat();
+  forgotten.length = 0;
 }
 
 /** Leaves the conversation. */

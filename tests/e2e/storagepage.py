@@ -16,7 +16,7 @@ from playwright.sync_api import BrowserContext, Page
 GUEST = """
   const { storage } = (globalThis.client = await import("./web/client.js")).SLM2;
   const { PROTOCOL_VERSION } = await import("./worker/protocol.js");
-  const { readableStores } = await import("./worker/store/store.js");
+  const { scriptUrl } = await import("./web/trusted.js");
   globalThis.storage = storage;
   // WebKit under automation has its caches in memory, and only as long as somebody has them open.
   globalThis.held = await caches.open("slm2-models").catch(() => null);
@@ -25,7 +25,7 @@ GUEST = """
   globalThis.fetchModel = async (model, { abortAt = Infinity } = {}) => {
     const { version } = await (await fetch("site.json", { cache: "no-store" })).json();
     const name = `slm2 loader ${Math.random()}`;
-    const loader = new Worker("worker/loader.js", { type: "module", name });
+    const loader = new Worker(scriptUrl("worker/loader.js"), { type: "module", name });
     const { port1, port2 } = new MessageChannel();
     const warnings = [];
     const progress = [];

@@ -184,6 +184,54 @@ def test_two_tabs_lose_nothing(chat: ChatPage, context: BrowserContext) -> None:
     other.page.close()
 
 
+# Does something as soon as the reply has begun to come, and doesn't let it end before.
+WHEN_IT_COMES = """(act) => new Promise((resolve, reject) => {
+  const sees = (selector) => new Promise((found) => {
+    const look = () => document.querySelector(selector) ?? null;
+    const observer = new MutationObserver(() => look() && (observer.disconnect(), found(look())));
+    if (look()) found(look());
+    else observer.observe(document, { childList: true, subtree: true, attributes: true });
+  });
+  const text = () => document.querySelector(".turn:last-child .reply .text")?.textContent ?? "";
+  const observer = new MutationObserver(() => {
+    if (text().length < 9) return;
+    observer.disconnect();
+    if (document.documentElement.dataset.state !== "busy") return reject(new Error("it has ended"));
+    (async () => {
+      for (const selector of act) (await sees(selector)).click();
+    })().then(resolve, reject);
+  });
+  observer.observe(document, { childList: true, subtree: true, characterData: true });
+})"""
+
+
+def test_a_reply_that_is_left_is_stored_where_it_began(chat: ChatPage) -> None:
+    page = chat.page
+    page.get_by_role("button", name="New chat").click()
+    chat.set(max_tokens="600").ask("Left")
+    page.evaluate(WHEN_IT_COMES, ["#new-chat"])
+    chat.wait("ready")
+    expect(page.locator(".turn")).to_have_count(0)
+    opened(page)
+    page.get_by_role("button", name="Left", exact=True).click()
+    expect(page.locator(".turn")).to_have_count(1)
+    [turn] = page.evaluate(KEPT_TURNS)
+    assert turn["answered"]["result"]["reason"] == "cancelled"
+    assert turn["answered"]["result"]["text"] != ""
+
+    # One of a conversation that is deleted meanwhile goes with it.
+    chat.ask("Deleted")
+    page.evaluate(WHEN_IT_COMES, ["#open-chats", "[aria-label='Delete “Left”']"])
+    chat.wait("ready")
+    expect(page.get_by_role("status").filter(has_text="is deleted")).to_be_visible()
+    expect(page.get_by_role("button", name="Left", exact=True)).to_have_count(0)
+    page.get_by_role("button", name="Undo").click()
+    page.get_by_role("button", name="Left", exact=True).click()
+    expect(page.locator(".turn")).to_have_count(1)
+    assert [turn["question"] for turn in page.evaluate(KEPT_TURNS)] == ["Left"]
+    chat.set(max_tokens="5")
+
+
 def test_without_a_database(chromium: Browser, tiny_url: str) -> None:
     """As in some private windows: the page says so, and the tab keeps its own."""
     context = chromium.new_context()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -10,10 +11,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -183,10 +188,13 @@ def test_a_playwright_server(url: str, tmp_path: Path) -> None:
                 use(browser, url, tmp_path)
 
 
-def test_a_webdriver_endpoint(url: str, tmp_path: Path) -> None:
+@pytest.fixture
+def endpoint() -> Iterator[int]:
+    """The port of a WebDriver of WebKitGTK."""
     display = Display.open()
     port = free_port()
     env = {**os.environ, "DISPLAY": display.name, "GDK_BACKEND": "x11", "LIBGL_ALWAYS_SOFTWARE": "1"}
+    env |= {"DBUS_SESSION_BUS_ADDRESS": "disabled:", "NO_AT_BRIDGE": "1"}
     script = f'"{webkit_driver()}" -p {port} & echo up; wait'
     try:
         with running(["sh", "-c", script], "up", env):
@@ -194,10 +202,58 @@ def test_a_webdriver_endpoint(url: str, tmp_path: Path) -> None:
             while socket.socket().connect_ex(("127.0.0.1", port)):
                 assert time.monotonic() < end
                 time.sleep(0.05)
-            with open_browser(f"webkit@http://127.0.0.1:{port}") as browser:
-                use(browser, url, tmp_path)
+            yield port
     finally:
         display.close()
+
+
+def test_a_webdriver_endpoint(endpoint: int, url: str, tmp_path: Path) -> None:
+    with open_browser(f"webkit@http://127.0.0.1:{endpoint}") as browser:
+        use(browser, url, tmp_path)
+
+
+class Losing(BaseHTTPRequestHandler):
+    """Hands commands on to a WebDriver; the answers to those in `lose`, n-th of a kind, never come back."""
+
+    to: ClassVar[int]
+    lose: ClassVar[set[tuple[str, int]]]
+    seen: ClassVar[Counter[str]]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"] or 0))
+        behind = http.client.HTTPConnection("127.0.0.1", self.to)
+        behind.request(self.command, self.path, body or None, {"Content-Type": "application/json"})
+        answer = behind.getresponse()
+        data = answer.read()
+        kind = self.path.rsplit("/", 1)[1]
+        self.seen[kind] += 1
+        if (kind, self.seen[kind]) in self.lose:
+            self.rfile.read(1)  # until who asked gives it up
+            self.close_connection = True
+            return
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.headers["Content-Type"])
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    do_GET = do_DELETE = do_POST
+
+    def log_message(self, *_args: object) -> None:
+        """Nothing: what is asked is no news."""
+
+
+def test_answers_that_never_come(endpoint: int, url: str) -> None:
+    """Leaving the empty window, going to the page, asking how far it is: each may be lost."""
+    lose = {("sync", 1), ("url", 1), ("sync", 2)}
+    Losing.to, Losing.lose, Losing.seen = endpoint, lose, Counter()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Losing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with open_browser(f"webkit@http://127.0.0.1:{server.server_port}") as browser:
+            page = browser.open(url)
+            assert page.evaluate("document.title") == "first"
+            assert Losing.seen["sync"] > 2
+        server.shutdown()
 
 
 @pytest.mark.parametrize("spec", ["chromium@ws://127.0.0.1:{}", "firefox@http://127.0.0.1:{}"])

@@ -46,6 +46,8 @@ WORKER = """navigator.serviceWorker.getRegistration('./').then((found) => {
 })"""
 KEPT_IDS = f"""{KEPT_TURNS}
   .then((turns) => JSON.parse(turns.at(-1)?.answered.result.transcript ?? 'null')?.generated_ids)"""
+# A page of the site's author, who has no policy for scripts.
+BARE = '<!doctype html><meta charset="utf-8"><title>bare</title>'
 ISOLATE = """async (options) => {
   const { isolate } = await import(options.from);
   const { isolated, by, why, error } = await isolate(options.with);
@@ -162,6 +164,7 @@ def test_the_service_worker(name: str, browsers: Open, isolating_site: Path, tmp
     browser = browsers(name)
     (tmp_path / "some where").mkdir()
     shutil.copytree(isolating_site, tmp_path / "some where/the site", copy_function=link)
+    (tmp_path / "some where/the site/bare.html").write_text(BARE)
     (tmp_path / "some where/the site/fill.js").write_text(
         'caches.open("probe").then((c) => c.put("/probe", new Response("1"))).then(() => postMessage(1));'
     )
@@ -184,7 +187,9 @@ def test_the_service_worker(name: str, browsers: Open, isolating_site: Path, tmp
 
         wait(page, f"{NOTES}.includes('kept for use without a network')")
         assert page.evaluate(WORKER) == f"?isolation={policy}&keep"
-        holds = holds_caches(page)
+        bare = browser.open(f"{url}bare.html")
+        holds = holds_caches(bare)
+        bare.close()
         host.close()
         page.close()
         page = browser.open("about:blank")
@@ -257,7 +262,9 @@ def test_real_headers_are_left_as_they_are(browser: Browser, without_weights: Pa
 
     # A worker that would say something else adds nothing either.
     page.evaluate(
-        "navigator.serviceWorker.register('sw.js?isolation=credentialless')"
+        "import('./web/trusted.js')"
+        ".then(({ scriptUrl }) => scriptUrl('sw.js?isolation=credentialless'))"
+        ".then((url) => navigator.serviceWorker.register(url))"
         ".then(() => navigator.serviceWorker.ready)"
     )
     page.reload()
@@ -359,10 +366,11 @@ def test_a_page_above_the_site(browsers: Open, without_weights: Path) -> None:
 
 
 def test_somebody_elses_worker_stays(browsers: Open, without_weights: Path) -> None:
+    (without_weights / "bare.html").write_text(BARE)
     (without_weights / "theirs.js").write_text("// A service worker of the page's author.")
     asked = {"from": "./web/isolation.js", "with": {"mode": "service-worker"}}
     with PlainHost(without_weights) as host:
-        page = browsers("chromium").open(f"{host.url}tokenizer.html")
+        page = browsers("chromium").open(f"{host.url}bare.html")
         page.evaluate(
             "navigator.serviceWorker.register('theirs.js').then(() => navigator.serviceWorker.ready)"
         )

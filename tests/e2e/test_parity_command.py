@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -46,3 +49,38 @@ def test_three_browsers_and_cpython_have_the_same_bits(site: Path, tmp_path: Pat
             assert cell.threads is not None
             assert cell.threads >= 1
     assert compare(found, found).is_same
+
+
+def started_by(mark: str) -> list[str]:
+    """The programs that run with a word in their environment."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (each / "environ").read_bytes():
+                found.append((each / "comm").read_text().strip())
+        except OSError:  # it has ended, or is somebody else's
+            continue
+    return found
+
+
+def test_what_it_has_started_ends_with_it(site: Path, tmp_path: Path) -> None:
+    """Told to end while a browser is at work."""
+    mark = uuid.uuid4().hex
+    command = [sys.executable, "-m", "slm2_web.cli", "parity", "--browsers", "webkit", "--executors", "wasm"]
+    command += ["--size", "quick", "--cpython", "none", "--site", str(site), "--out", str(tmp_path)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "py"), "SLM2_TEST_MARK": mark}
+    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        end = time.monotonic() + 60
+        while not any(name.startswith("MiniBrowser") for name in started_by(mark)):
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        time.sleep(1)
+        assert len(started_by(mark)) > 3
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "cancelled" in said.decode().splitlines()[-1]
+    end = time.monotonic() + 10
+    while left := started_by(mark):
+        assert time.monotonic() < end, left
+        time.sleep(0.1)

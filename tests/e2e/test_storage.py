@@ -433,12 +433,13 @@ def test_storage_that_fills_up_meanwhile(
     def full(route: Any) -> None:
         response = route.fetch()
         harm = """
-          const { write } = FileSystemSyncAccessHandle.prototype;
+          const { put } = Cache.prototype;
           let left = 100_000;
-          FileSystemSyncAccessHandle.prototype.write = function (bytes, ...rest) {
-            if (bytes.length > left) throw new DOMException("no room", "QuotaExceededError");
-            left -= bytes.length;
-            return write.call(this, bytes, ...rest);
+          Cache.prototype.put = async function (request, response) {
+            const { byteLength } = await response.clone().arrayBuffer();
+            if (byteLength > left) throw new DOMException("no room", "QuotaExceededError");
+            left -= byteLength;
+            return put.call(this, request, response);
           };
         """
         route.fulfill(response=response, body=f"{harm}\n{response.text()}")
@@ -599,7 +600,7 @@ def test_the_storage_page(visit_storage: OpenPage, server: FaultyServer, tmp_pat
     models.first.get_by_text("5 files").click()
     expect(models.first.get_by_role("row")).to_have_count(6)
     expect(models.first.get_by_role("row").nth(1)).to_contain_text("tokenizer.slm2tok")
-    expect(page.locator("#room-figures")).to_contain_text("private file system")
+    expect(page.locator("#room-figures")).to_contain_text("cache storage")
 
     expect(models.first.get_by_role("button")).to_have_accessible_name("Remove Tiny (twin)")
 

@@ -24,6 +24,11 @@ export class Current {
     return this.#head.id;
   }
 
+  /** What `save` stores turns under. */
+  get head() {
+    return this.#head;
+  }
+
   /** The turns that this tab showed before a reload, or none.
    *
    * Throws FormatError `format.conversation`, AssetError `asset.not_saved`. */
@@ -54,11 +59,11 @@ export class Current {
   /** Stores the turns that have a reply that counts. Without one nothing is stored, and what was stays.
    *
    * Throws AssetError `asset.not_saved`.
-   * @param {readonly {question: string, answered: KeptTurn["answered"] | null}[]} turns @returns {Promise<void>} */
-  save(turns) {
+   * @param {readonly {question: string, answered: KeptTurn["answered"] | null}[]} turns
+   * @param {Head} [head] of their conversation, which may not be the current one any more @returns {Promise<void>} */
+  save(turns, head = this.#head) {
     const counting = turns.flatMap(({ question, answered }) => (answered ? [{ question, answered }] : []));
     if (counting.length === 0) return Promise.resolve();
-    const head = this.#head;
     const saving = this.#writing.then(() => this.#write(head, counting));
     this.#writing = saving.catch(() => {}); // whoever saved hears of it
     return saving;

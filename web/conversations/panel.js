@@ -10,7 +10,7 @@ import { exportName, exportText, importFile } from "./transfer.js";
 
 /** @typedef {import("./record.js").Head} Head */
 /** @typedef {import("./store.js").Store} Store */
-/** What the page does. @typedef {{current: () => string, open: (id: string) => Promise<void>, begin: () => void}} Page */
+/** What the page does. @typedef {{current: () => string, open: (id: string) => Promise<void>, forget: () => void}} Page */
 
 const KEPT_DELETED_DAYS = 30;
 const DAY_MS = 86_400_000;
@@ -164,7 +164,7 @@ export class ConversationPanel {
   async #delete({ id, title }) {
     await this.#store.change(id, { deleted: new Date().toISOString() });
     this.changed();
-    if (id === this.#page.current()) this.#page.begin();
+    if (id === this.#page.current()) this.#page.forget();
     await this.#show();
     const undo = button("Undo", () => void this.#try(() => this.#restore(id, title)), "quiet");
     this.#status.replaceChildren(`“${title}” is deleted; it is kept for ${KEPT_DELETED_DAYS} days. `, undo);

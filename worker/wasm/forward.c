@@ -392,11 +392,15 @@ static inline __attribute__((always_inline)) void tile(
   }
 }
 
-// Tiles are functions of their own: compilers of the browsers give up on registers in long ones. Of one token there are
-// rows by themselves, since memory is read ahead of one stream better than of two.
+// Tiles are functions of their own: compilers of the browsers give up on registers in long ones. Of one token, two 4-bit
+// rows share the loads of its activations; 8-bit ones go by themselves, since memory is read ahead of one stream better
+// than of two.
 #define TILES(kernel)                                                                                                 \
   static __attribute__((noinline)) void kernel##_WIDE(const u32 *c, const u32 *b, const Wide *wide, u32 row, u32 t) { \
     tile(kernel, MAX_ROWS, MAX_TOKENS, c, b, wide, row, t);                                                           \
+  }                                                                                                                   \
+  static __attribute__((noinline)) void kernel##_PAIR(const u32 *c, const u32 *b, const Wide *wide, u32 row, u32 t) { \
+    tile(kernel, MAX_ROWS, 1, c, b, wide, row, t);                                                                    \
   }                                                                                                                   \
   static __attribute__((noinline)) void kernel##_ONE(const u32 *c, const u32 *b, const Wide *wide, u32 row, u32 t) {  \
     tile(kernel, 1, 1, c, b, wide, row, t);                                                                           \
@@ -406,8 +410,11 @@ static inline __attribute__((always_inline)) void tile(
     for (u32 t = 0; t < wide_tokens; t += MAX_TOKENS) {                                                               \
       for (u32 row = low; row < low + wide_rows; row += MAX_ROWS) kernel##_WIDE(c, b, wide, row, t);                  \
     }                                                                                                                 \
+    const u32 paired = kernel != MATMUL_Q8_0 ? wide_rows : 0;                                                       \
     for (u32 t = 0; t < tokens; t++) {                                                                                \
-      for (u32 row = t < wide_tokens ? low + wide_rows : low; row < high; row++) kernel##_ONE(c, b, wide, row, t);    \
+      u32 row = t < wide_tokens ? low + wide_rows : low;                                                              \
+      for (; row < low + paired; row += MAX_ROWS) kernel##_PAIR(c, b, wide, row, t);                                  \
+      for (; row < high; row++) kernel##_ONE(c, b, wide, row, t);                                                     \
     }                                                                                                                 \
   }
 TILES(MATMUL_Q4_0)

@@ -48,6 +48,9 @@ _POLL_S: Final = 0.05
 _AGAIN_S: Final = 5.0
 # Of the connection; a Grid may have a queue.
 _HTTP_LIMIT_S: Final = 1800
+# Of a command on the way to a document: WebKitGTK, which gives a site a process of its own, may lose one, and
+# its answer never comes. What is asked then can be asked again.
+_LOST_S: Final = 5.0
 
 # Keeps [kind, text] of what the page says in `window[Symbol.for("slm2-heard")]`, and gives it.
 _LISTEN: Final = """
@@ -147,26 +150,27 @@ class WebDriverPage(Page):
 
         def work(driver: WebDriver) -> None:
             end = time.monotonic() + limit_s
-            self._keep(driver.execute_script(_LEAVE))
-            go(driver)
+            self._keep(_unless_lost(driver, lambda: driver.execute_script(_LEAVE), "[]"))
+            _unless_lost(driver, lambda: go(driver), None)
             pause = _AGAIN_S
             again = time.monotonic() + pause
+            between = ["between", ""]
             while time.monotonic() < end:
                 try:
-                    state, found = driver.execute_script(_STATE)
+                    state, found = _unless_lost(driver, lambda: driver.execute_script(_STATE), between)
                 except JavascriptException:  # between two documents
-                    state, found = "between", ""
+                    state, found = between
                 except WebDriverException as error:
                     if not _is_unloaded(error):
                         raise
-                    state, found = "between", ""
+                    state, found = between
                 if state == "complete" and found == "about:blank" and url != found:
                     raise WebDriverException("the browser could not load it")
                 if state == "complete":
                     return
                 # A new window's own beginning may end what was begun before it.
                 if (state, found) == ("left", "about:blank") and time.monotonic() > again:
-                    go(driver)
+                    _unless_lost(driver, lambda: go(driver), None)
                     pause *= 2
                     again = time.monotonic() + pause
                 time.sleep(_POLL_S)
@@ -290,6 +294,9 @@ class WebDriverBrowser(Browser):
             "DISPLAY": self._display.name,
             "GDK_BACKEND": "x11",
             "LIBGL_ALWAYS_SOFTWARE": "1",
+            # GTK would start a session bus and its accessibility's, which outlive it.
+            "DBUS_SESSION_BUS_ADDRESS": "disabled:",
+            "NO_AT_BRIDGE": "1",
             WEBKIT_SHARED: shared,
         }
         own_group = {"start_new_session": True}  # the browser too, to end all of it
@@ -401,6 +408,23 @@ def _remote_options(spec: BrowserSpec, webgpu: bool) -> list[BaseOptions]:
             from selenium.webdriver.safari.options import Options as SafariOptions
 
             return [SafariOptions(), _webkit_gtk(local=False)]
+
+
+def _unless_lost(driver: WebDriver, command: Callable[[], T], otherwise: T) -> T:
+    """What a command gives; `otherwise` when no answer comes."""
+    from selenium.webdriver.remote.remote_connection import RemoteConnection
+    from urllib3.exceptions import ReadTimeoutError
+
+    executor = driver.command_executor
+    assert isinstance(executor, RemoteConnection)
+    config = executor.client_config
+    usual, config.timeout = config.timeout, _LOST_S
+    try:
+        return command()
+    except ReadTimeoutError:
+        return otherwise
+    finally:
+        config.timeout = usual
 
 
 def _is_unloaded(error: Any) -> bool:

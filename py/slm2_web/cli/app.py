@@ -6,6 +6,7 @@ a stream of ours that fails, a plain line.
 
 from __future__ import annotations
 
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -77,7 +78,8 @@ for _command in COMMANDS:
 
 
 def main() -> NoReturn:
-    """Entry point."""
+    """Entry point. SIGTERM is Ctrl-C: browsers and displays that were started end with the command."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         status = run(sys.argv[1:])
     except Exception:
