@@ -78,7 +78,7 @@ export {
  *   response_format?: string | Record<string, any> | null, logprobs?: number | null, invalid_utf8?: "end" | "show",
  *   continue_from?: string | Pick<Result, "transcript">, continue_ids?: number[] | Uint32Array,
  *   signal?: AbortSignal, onPrefill?: (done: number, total: number) => void,
- *   onContext?: (ledger: Ledger) => void, onReasoning?: (delta: string) => void,
+ *   onContext?: (ledger: Ledger) => void, onReasoning?: (delta: string) => void, onQueue?: (place: number) => void,
  * }} ChatOptions */
 
 /** @typedef {import("../worker/protocol.js").ParityStage} ParityStage */
@@ -94,6 +94,9 @@ export {
  *   stages: ParityStageResult[]}} ParityResult */
 /** @typedef {{id: string, input: Record<string, any>, output: any}} ParityVector */
 
+/** What a reply is told by.
+ * @typedef {Extract<Channels["worker_to_page"], {type: "context" | "prefill" | "delta" | "done" | "error"}>} Relayed */
+
 /** What ends a request. @type {readonly string[]} */
 const ENDS = ["done", "parity_done", "parity_vector", "error"];
 
@@ -104,7 +107,7 @@ ownSite.catch(() => {});
 
 // What this origin has stored of models (stored.js); no page needs it to load one.
 const stored = () => import("./stored.js");
-const storage = Object.freeze({
+export const storage = Object.freeze({
   list: async () => (await stored()).list(),
   /** @param {string} name */
   remove: async (name) => (await stored()).remove(name),
@@ -117,18 +120,19 @@ const DISPOSE_MS = 1000;
 
 const LOAD_OPTIONS = ["model", "root", "workers", "executor", "max_seq_len", "signal", "onProgress", "onWarning"];
 
-/** The model, loaded and ready to answer.
- *
- * Rejects with an error of ../worker/protocol.js: AssetError, FormatError, DeviceError, InputError,
- * ProtocolError; Cancelled after `signal`.
- * @param {LoadOptions} [options] @returns {Promise<Slm>} */
-async function load(options = {}) {
+/** What is loaded: `max_seq_len` null is the engine's own.
+ * @typedef {{root: URL, workers: URL, executor: Executor, max_seq_len: number | null, model: string,
+ *   site: import("../worker/site.js").Site}} Prepared */
+
+/** The options of `load`, checked, and the site that they are of.
+ * @param {LoadOptions} options @returns {Promise<Prepared>} */
+export async function prepare(options) {
   checkOptions(options);
   const other = Object.keys(options).find((name) => !LOAD_OPTIONS.includes(name));
   if (other !== undefined) {
     throw badInput("input.params", `options.${other}`, /** @type {any} */ (options)[other], LOAD_OPTIONS.join(" | "));
   }
-  const { signal, executor = "auto", onProgress, onWarning } = options;
+  const { signal, executor = "auto" } = options;
   const root = options.root === undefined ? HOME : anyUrl(options.root, "options.root");
   const workers = ownUrl(options.workers ?? root, options.workers === undefined ? "options.root" : "options.workers");
   if (!EXECUTORS.includes(executor)) {
@@ -143,9 +147,18 @@ async function load(options = {}) {
   }
   throwIfAborted(signal);
   const site = await siteOf(root);
-  const model = options.model ?? site.default_model;
   throwIfAborted(signal);
+  return { root, workers, executor, max_seq_len, model: options.model ?? site.default_model, site };
+}
 
+/** The model, loaded and ready to answer.
+ *
+ * Rejects with an error of ../worker/protocol.js: AssetError, FormatError, DeviceError, InputError,
+ * ProtocolError; Cancelled after `signal`.
+ * @param {LoadOptions} [options] @returns {Promise<Slm>} */
+export async function load(options = {}) {
+  const { root, workers, executor, max_seq_len, model, site } = await prepare(options);
+  const { signal, onProgress, onWarning } = options;
   const control = sharedWords();
   const crew = new Crew(workers);
   let abort = () => {};
@@ -208,6 +221,16 @@ async function load(options = {}) {
   }
 }
 
+/** The model, shared with the other tabs of this origin that ask for the same: tabs/share.js, which no page needs that
+ * has a model of its own. Options and errors are those of `load`.
+ * @param {LoadOptions} [options] */
+async function share(options = {}) {
+  const tabs = await import("./tabs/share.js").catch((error) => {
+    throw new AssetError("asset.unreachable", `tabs/share.js: ${error}`, { reason: String(error) });
+  });
+  return tabs.share(options);
+}
+
 /** A loaded model. */
 class Slm {
   /** What runs: executor, adapter, model, defaults, memory, timings. @type {Readonly<Record<string, any>>} */
@@ -219,7 +242,7 @@ class Slm {
   #gone;
   #control;
   #lastId = 0;
-  /** @type {Chat | Parity | null} */
+  /** @type {Pick<Chat | Parity, "id" | "receive" | "fail"> | null} */
   #chat = null;
   /** @type {Promise<void> | null} */
   #disposed = null;
@@ -260,6 +283,21 @@ class Slm {
     this.#chat = chat;
     this.#worker.postMessage(request);
     return chat;
+  }
+
+  /** @internal What tabs/host.js asks for other tabs: a request that is encoded already. `receive` gets each of its messages, the
+   * last of which is `done` or `error`. Gives what cancels it. Throws as `chat`.
+   * @param {import("../worker/protocol.js").ChatMessage} request @param {(message: Relayed) => void} receive
+   * @returns {() => void} */
+  relay(request, receive) {
+    if (this.#ended) throw this.#ended;
+    if (this.#chat) throw new ProtocolError("protocol.state", "chat: the reply before is still running", { state: "busy" });
+    const id = ++this.#lastId;
+    /** @param {any} error */
+    const fail = ({ code, message, detail }) => receive({ type: "error", id, code, message, detail });
+    this.#chat = { id, receive, fail };
+    this.#worker.postMessage({ ...request, id });
+    return () => this.#cancel(id);
   }
 
   /** Runs stages of the parity suite on this model and device: docs/parity.md.
@@ -452,7 +490,7 @@ class Chat {
    * @type {{error: unknown} | null} */
   #broken = null;
 
-  /** @internal @param {Extract<Channels["worker_to_page"], {type: "context" | "prefill" | "delta" | "done" | "error"}>} message */
+  /** @internal @param {Relayed} message */
   receive(message) {
     if (this.#broken) {
       if (message.type === "done" || message.type === "error") this.fail(this.#broken.error);
@@ -486,10 +524,15 @@ class Chat {
           this.fail(errorFrom(message.code, message.message, message.detail));
       }
     } catch (error) {
-      this.#broken = { error };
-      this.cancel();
+      this.break(error);
       if (message.type === "done" || message.type === "error") this.fail(error);
     }
+  }
+
+  /** A callback has thrown. @internal @param {unknown} error */
+  break(error) {
+    this.#broken ??= { error };
+    this.cancel();
   }
 
   /** @internal @param {unknown} error */
@@ -726,5 +769,5 @@ function throwIfAborted(signal) {
 }
 
 /** The entry to everything: `await SLM2.load(options)`. */
-export const SLM2 = Object.freeze({ load, storage });
+export const SLM2 = Object.freeze({ load, share, storage });
 export { Chat, Slm };

@@ -1,4 +1,4 @@
-// Engine: one loaded model for all who ask of it on a page, one after the other.
+// Engine: one loaded model for all who ask of it on a page, one after the other; other tabs' pages share it, too.
 //
 //     idle ----> loading ----> ready          a model that failed, or could not be loaded, is loaded again by the
 //      ^            |            |            next who asks
@@ -10,12 +10,14 @@
 // keep the others waiting for all of it.
 
 import { SLM2 } from "./client.js";
+import { badInput } from "./request.js";
 import { Cancelled } from "../worker/protocol.js";
 
-/** @typedef {Awaited<ReturnType<typeof SLM2.load>>} Slm */
+/** @typedef {Awaited<ReturnType<typeof SLM2.load | typeof SLM2.share>>} Slm */
 /** @typedef {import("./client.js").Progress} Progress */
-/** What makes two engines the same. @typedef {{model?: string, root?: string | URL, workers?: string | URL,
- *   executor?: import("./client.js").LoadOptions["executor"], max_seq_len?: number}} EngineOptions */
+/** What makes two engines the same; `share`: with the origin's other tabs, which is the default, or on this page alone.
+ * @typedef {{model?: string, root?: string | URL, workers?: string | URL, executor?: import("./client.js").LoadOptions["executor"],
+ *   max_seq_len?: number, share?: "tabs" | "page"}} EngineOptions */
 /** @typedef {{progress?: (progress: Progress) => void, state?: (state: State) => void,
  *   warning?: (warning: import("./client.js").AnyError) => void}} Listener */
 /** @typedef {"idle" | "loading" | "ready"} State */
@@ -23,25 +25,27 @@ import { Cancelled } from "../worker/protocol.js";
 
 // Holders that come back by then (an element that is moved) find the model as it was.
 const LINGER_MS = 1000;
+const SHARES = ["tabs", "page"];
 
 /** @type {Map<string, Engine>} */
 const engines = new Map();
 
 /** The engine with these options, the same for all who ask for it. @param {EngineOptions} [options] */
 export function engineOf(options = {}) {
-  const { model, root, workers, executor, max_seq_len } = options;
+  const { model, root, workers, executor, max_seq_len, share } = options;
   // What is no URL is SLM2.load's to refuse.
   const urls = [root, workers].map((url) => {
     if (url === undefined) return "";
     return URL.canParse(url, document.baseURI) ? new URL(url, document.baseURI).href : `?${url}`;
   });
-  const key = JSON.stringify([model ?? "", ...urls, executor ?? "", max_seq_len ?? 0]);
+  const key = JSON.stringify([model ?? "", ...urls, executor ?? "", max_seq_len ?? 0, share ?? SHARES[0]]);
   const found = engines.get(key) ?? new Engine(options);
   engines.set(key, found);
   return found;
 }
 
 export class Engine {
+  /** @type {EngineOptions} */
   #options;
   /** @type {Map<object, Listener>} */
   #holders = new Map();
@@ -90,7 +94,7 @@ export class Engine {
     this.#timer = setTimeout(() => this.#dispose(), LINGER_MS);
   }
 
-  /** The model, loaded once for all who ask; rejects as SLM2.load.
+  /** The model, loaded once for all who ask; rejects as SLM2.load, and with InputError for another `share`.
    * @returns {Promise<Slm>} */
   load() {
     if (this.#slm?.failure) this.#slm = null;
@@ -102,10 +106,12 @@ export class Engine {
   async #load() {
     const abort = (this.#abort = new AbortController());
     const { signal } = abort;
+    const { share = SHARES[0], ...options } = this.#options;
     this.#tell("state", "loading");
     try {
-      const slm = await SLM2.load({
-        ...this.#options,
+      if (!SHARES.includes(share)) throw badInput("input.params", "options.share", share, SHARES.join(" | "));
+      const slm = await SLM2[share === "page" ? "load" : "share"]({
+        ...options,
         signal,
         onProgress: (progress) => this.#tell("progress", progress),
         onWarning: (warning) => this.#tell("warning", warning),

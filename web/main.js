@@ -26,7 +26,7 @@ import { keepDraft, keptDraft } from "./tab.js";
 import { difference, readTranscript, recordedRequest } from "./transcript.js";
 import { Turn } from "./turn.js";
 
-/** @typedef {Awaited<ReturnType<typeof SLM2.load>>} Model */
+/** @typedef {Awaited<ReturnType<typeof SLM2.load | typeof SLM2.share>>} Model */
 /** @typedef {"loading" | "ready" | "busy" | "error"} State */
 
 /** @type {Record<string, string>} */
@@ -125,11 +125,13 @@ async function loadNow(signal) {
     // What is asked meanwhile outlives a reload, but is not sent.
     const { why, error } = await isolate({ beforeReload: () => keepDraft(current?.question ?? input.value) });
     if (why && why !== "off") note(NOT_ISOLATED[why] + (error ? ` (${error.code}: ${error.message})` : "") + ".");
-    const loaded = await SLM2.load({
+    const loaded = await SLM2[settings.sharesModel ? "share" : "load"]({
       signal,
       ...(query.has("model") && { model: query.get("model") ?? "" }),
       ...(executor !== null && { executor: /** @type {any} */ (executor) }),
       onProgress(progress) {
+        if (state() === "busy") return current?.note("waits for the model: the tab that had it is gone");
+        if (state() !== "loading") return; // the same, and nobody waits
         const begun = stages.show(progress);
         if (begun) say(`Loading: ${begun}`);
       },
@@ -161,7 +163,7 @@ async function loadNow(signal) {
 }
 
 /** @param {Record<string, any>} info */
-function showModel({ model, template, executor, adapter, fallback, defaults, timings, memory }) {
+function showModel({ model, template, executor, adapter, fallback, defaults, timings, memory, sharing }) {
   const runs = [model.title, EXECUTOR_NAMES[executor] ?? executor, adapter].filter(Boolean).join(" · ");
   byId("runs", HTMLElement).textContent = runs;
   byId("runs", HTMLElement).title = runs;
@@ -169,7 +171,11 @@ function showModel({ model, template, executor, adapter, fallback, defaults, tim
   note(`${runs}.`);
   if (fallback) note(`WebGPU was not used: ${fallback.message} (${fallback.code}).`);
   stages.finish(timings);
-  byId("loading-title", HTMLElement).textContent = `Ready in ${seconds(timings.total_ms)}`;
+  if (sharing?.why === "silent") note("Another tab has the model but does not answer, so this one has loaded its own.");
+  const elsewhere = sharing?.here === false;
+  byId("loading-title", HTMLElement).textContent = elsewhere
+    ? "Ready: another tab has loaded the model"
+    : `Ready in ${seconds(timings.total_ms)}`;
   const unshared = crossOriginIsolated ? "this browser has no SharedArrayBuffer" : "no cross-origin isolation";
   const shared = memory.weights_shared ? "shared memory" : `memory that is not shared: ${unshared}`;
   const parts = [memory.python_heap_bytes, memory.device_cache_bytes, memory.device_work_bytes];
@@ -305,6 +311,7 @@ async function answerNow(turn, from) {
       ...params,
       onContext: (ledger) => turns.includes(turn) && say(meter.show(ledger, messages) || "The model reads."),
       onPrefill: (done, total) => turn.prefill(done, total),
+      onQueue: (place) => place > 0 && turn.note(`waits: other tabs have asked before (${place})`),
       onReasoning: (delta) => {
         turn.think(delta, running.nTokens);
         stopAsBefore();
@@ -329,8 +336,13 @@ async function answerNow(turn, from) {
     if (turns.includes(turn)) byId("announcer", HTMLElement).textContent = turn.spoken;
     if (recorded) showContext();
   } catch (error) {
+    // Stopped while other tabs' requests were before it: as if it had not been sent.
+    const isUnsent = code(error) === "cancelled" && !chat?.nTokens && !turn.recorded && !before;
     const refused = error instanceof Slm2Error && !turn.recorded && !from ? settings.refuse(error) : null;
-    turn.fail(error, turnActions(error, turn, refused, from), before);
+    if (isUnsent && turns.includes(turn)) {
+      remove(turn);
+      takeBack(turn.question);
+    } else turn.fail(error, turnActions(error, turn, refused, from), before);
     follow();
   }
   chat = null;

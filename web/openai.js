@@ -11,7 +11,7 @@ import { Cancelled } from "./client.js";
 import { badInput, OPTIONS } from "./request.js";
 import { decode } from "./text.js";
 
-/** @typedef {Awaited<ReturnType<typeof import("./client.js").SLM2.load>>} Slm */
+/** One's own or shared. @typedef {Pick<Awaited<ReturnType<typeof import("./client.js").SLM2.load>>, "chat" | "info">} Slm */
 /** @typedef {import("./client.js").Result} Result */
 /** @typedef {import("./client.js").ToolCall} ToolCall */
 /** @typedef {import("./client.js").Message} Message */

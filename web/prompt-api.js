@@ -36,7 +36,7 @@ import { checkSampling, MAX_TEMPERATURE, samplingOf, thinkingOf } from "./prompt
 /** @typedef {{engine: Engine, params: Record<string, any>, shown: {samplingMode: string | null, temperature: number,
  *   topK: number}, window: number, thinks: boolean}} Setup */
 
-const ENGINE_OPTIONS = ["model", "root", "workers", "executor", "max_seq_len"];
+const ENGINE_OPTIONS = ["model", "root", "workers", "executor", "max_seq_len", "share"];
 const CHAT_OPTIONS =
   "seed max_tokens top_p min_p repetition_penalty presence_penalty frequency_penalty stop profile".split(" ");
 const SECRET = Symbol("made by create and clone");

@@ -45,7 +45,7 @@ const PROMPT = {
   budget_tokens: whole,
   continue_ids: (value, place) => (isNone(value) ? null : Uint32Array.from(idList(value, place))),
 };
-const CALLED = ["onPrefill", "onContext", "onReasoning"];
+const CALLED = ["onPrefill", "onContext", "onReasoning", "onQueue"];
 /** The names of all options that say what to ask. */
 export const OPTIONS = Object.freeze([...Object.keys(PARAMS), ...Object.keys(PROMPT), "continue_from"]);
 

@@ -6,10 +6,11 @@ import { button, byId, make } from "./dom.js";
 
 /** What is wrong with a text, or "" if nothing is. @typedef {(text: string) => string} Check */
 /** `read`: a text as the parameter's value, by default a number. `choices`: of a field that is one of a few words,
- * value and label. `needs`: what the model's template must know. `more`: rarely used.
+ * value and label, `unset` the label of none. `needs`: what the model's template must know. `more`: rarely used. `isPage`:
+ * about the page, no parameter.
  * @typedef {{name: string, label: string, hint: string, check?: Check, read?: (text: string) => any,
  *   lines?: number, mono?: boolean, placeholder?: string, choices?: readonly (readonly [string, string])[],
- *   needs?: string, more?: boolean}} Field */
+ *   unset?: string, needs?: string, more?: boolean, isPage?: boolean}} Field */
 /** @typedef {HTMLInputElement | HTMLTextAreaElement | HTMLSelectElement} Control */
 
 const STORAGE_KEY = "slm2-settings";
@@ -216,6 +217,15 @@ const FIELDS = [
     ],
     more: true,
   },
+  {
+    name: "share",
+    label: "One model for all tabs",
+    hint: "Tabs of this site use the model that one of them has loaded, in turn. Counts when the page is loaded again.",
+    unset: "share it",
+    choices: [["false", "load one for each tab"]],
+    more: true,
+    isPage: true,
+  },
 ];
 
 export class Settings {
@@ -280,11 +290,16 @@ export class Settings {
     const params = {};
     for (const [name, { field, control }] of this.#entries) {
       const text = name === "stop" ? control.value : control.value.trim();
-      if (name === "system" || text.trim() === "" || !this.#has(field)) continue;
+      if (name === "system" || field.isPage || text.trim() === "" || !this.#has(field)) continue;
       params[name] = (field.read ?? Number)(text);
     }
     if ((params.temperature ?? this.#defaults.temperature) !== 0) params.seed ??= freshSeed();
     return params;
+  }
+
+  /** Whether this tab shares its model with others. */
+  get sharesModel() {
+    return this.#entries.get("share")?.control.value !== "false";
   }
 
   /** The system prompt as a message, or none. @returns {import("./client.js").Message[]} */
@@ -322,7 +337,7 @@ export class Settings {
       dir: "auto",
     };
     const { placeholder, ...unwritten } = shared;
-    const own = field.needs ? "as the model does by itself" : "not set";
+    const own = field.unset ?? (field.needs ? "as the model does by itself" : "not set");
     const choices = [["", own], ...(field.choices ?? [])].map(([value, label]) => make("option", { value }, label));
     /** @type {Control} */
     const control = field.choices

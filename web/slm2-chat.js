@@ -21,7 +21,7 @@ import { badInput } from "./request.js";
 /** @typedef {{text: string, reason: import("./client.js").Reason, transcript: string}} Reply */
 
 const LOADS = ["interaction", "visible", "eager"];
-const ENGINE_ATTRIBUTES = ["model", "root", "workers", "executor", "max-seq-len"];
+const ENGINE_ATTRIBUTES = ["model", "root", "workers", "executor", "max-seq-len", "share"];
 const TEXT_ATTRIBUTES = ["greeting", "placeholder", "labels"];
 // How near to the end still counts as reading along.
 const PINNED_PX = 32;
@@ -214,6 +214,7 @@ export class Slm2Chat extends HTMLElement {
       workers: this.getAttribute("workers") ?? undefined,
       executor: /** @type {any} */ (this.getAttribute("executor") ?? undefined),
       max_seq_len: length === null ? undefined : Number(length),
+      share: /** @type {any} */ (this.getAttribute("share") ?? undefined),
     };
   }
 
@@ -259,6 +260,7 @@ export class Slm2Chat extends HTMLElement {
       ...this.#params(),
       signal,
       onPrefill: (done, total) => turn.note(fill(this.#labels.reading, { done, total })),
+      onQueue: (place) => turn.note(place > 0 ? this.#labels.queued : ""),
       onReasoning: (delta) => turn.think(delta),
     });
     turn.note("");

@@ -167,6 +167,26 @@
  * - `id`: of the text
  * - `answer`: JSON: a list of pieces; null where a character may not be known
  * @typedef {{type: "pieces"; id: number; answer: string}} PiecesMessage */
+/** Here is one that wants the model, or asks whether `host` still answers.
+ * - `version`: PROTOCOL_VERSION of the tab
+ * - `site`: version of the site, as the tab knows it
+ * - `host`: whom it is for; null: whoever has the model, who says `lead`
+ * - `tab`: the document that it is in: tabs are served in turn
+ * - `id`: whose line it is, and whose lock is held as long as it lives
+ * @typedef {{type: "hello"; version: number; site: string; host: string | null; tab: string; id: string}} HelloMessage */
+/** This host has the model, or loads it.
+ * - `version`: PROTOCOL_VERSION of the tab
+ * - `site`: version of the site, as the tab knows it
+ * - `host`: its id, which no other host ever has
+ * @typedef {{type: "lead"; version: number; site: string; host: string}} LeadMessage */
+/** Requests are heard now. The answer to each `hello`.
+ * @typedef {{type: "welcome"}} WelcomeMessage */
+/** The model is not wanted any more; what was asked ends.
+ * @typedef {{type: "leave"}} LeaveMessage */
+/** Where a request stands.
+ * - `id`: of the chat
+ * - `place`: how many are before it; 0: it runs, or is next once the model is loaded
+ * @typedef {{type: "queued"; id: number; place: number}} QueuedMessage */
 /** Something went wrong that the model can do without.
  * - `code`: which
  * - `message`: place, what was found, what is allowed
@@ -189,9 +209,12 @@
  *   tokenizer_to_page: OpenedMessage | TokensMessage | WarningMessage | ErrorMessage;
  *   page_to_opinion: OpineMessage | SplitMessage;
  *   opinion_to_page: OpinesMessage | PiecesMessage | ErrorMessage;
+ *   tab_to_tabs: HelloMessage | LeadMessage;
+ *   tab_to_host: ChatMessage | CancelMessage | LeaveMessage;
+ *   host_to_tab: ProgressMessage | ReadyMessage | ContextMessage | PrefillMessage | DeltaMessage | DoneMessage | WelcomeMessage | QueuedMessage | WarningMessage | ErrorMessage;
  * }} Channels */
 
-export const PROTOCOL_VERSION = 4;
+export const PROTOCOL_VERSION = 5;
 /** @type {readonly Stage[]} */
 export const STAGES = [
   "runtime",
@@ -954,6 +977,88 @@ const CHANNELS = {
     "pieces": {
       "id": "id",
       "answer": "string"
+    },
+    "error": {
+      "id": "id?",
+      "code": "code",
+      "message": "string",
+      "detail": "object"
+    }
+  },
+  "tab_to_tabs": {
+    "hello": {
+      "version": "uint",
+      "site": "string",
+      "host": "string?",
+      "tab": "string",
+      "id": "string"
+    },
+    "lead": {
+      "version": "uint",
+      "site": "string",
+      "host": "string"
+    }
+  },
+  "tab_to_host": {
+    "chat": {
+      "id": "id",
+      "messages": "turn*",
+      "tools": "bytes?",
+      "enable_thinking": "boolean?",
+      "preserve_thinking": "boolean",
+      "local_state": "bytes?",
+      "evidence": "passage*?",
+      "budget_tokens": "uint?",
+      "continue_ids": "words?",
+      "params": "params"
+    },
+    "cancel": {
+      "id": "id"
+    },
+    "leave": {}
+  },
+  "host_to_tab": {
+    "progress": {
+      "stage": "stage",
+      "done": "uint",
+      "total": "uint",
+      "unit": "unit",
+      "cached": "uint"
+    },
+    "ready": {
+      "info": "object"
+    },
+    "context": {
+      "id": "id",
+      "ledger": "object"
+    },
+    "prefill": {
+      "id": "id",
+      "done": "uint",
+      "total": "uint"
+    },
+    "delta": {
+      "id": "id",
+      "part": "part",
+      "data": "bytes",
+      "n_tokens": "uint"
+    },
+    "done": {
+      "id": "id",
+      "reason": "reason",
+      "transcript": "file",
+      "stats": "object",
+      "more": "object"
+    },
+    "welcome": {},
+    "queued": {
+      "id": "id",
+      "place": "uint"
+    },
+    "warning": {
+      "code": "code",
+      "message": "string",
+      "detail": "object"
     },
     "error": {
       "id": "id?",

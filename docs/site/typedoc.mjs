@@ -9,7 +9,7 @@ import { MarkdownPageEvent } from "typedoc-plugin-markdown";
 import ts from "typescript";
 
 const HIDDEN = new Set([
-  ...["client.Channels", "client.Life", "client.RANGES", "client.ERRORS"],
+  ...["client.Channels", "client.Life", "client.RANGES", "client.ERRORS", "client.Relayed", "client.Prepared", "client.prepare"],
   ...["slm2-chat.Slm2Chat.constructor", "slm2-chat.Slm2Chat.observedAttributes", "slm2-chat.Engine", "slm2-chat.Slm"],
   ...["prompt-api.LanguageModel.constructor", "prompt-api.Engine", "prompt-api.Setup", "prompt-api.Turn"],
   ...["markdown-view.LiveBlock", "stored.Store", "openai.Slm", "prompt-api.Slm"],

@@ -8,6 +8,8 @@
                                              done, parity_*, thread, warning, error
     page <--*_to_*--> tokenizer              open, encode; opened, tokens, warning, error (the tokenizer view)
     page <--*_to_*--> opinion                opine, split; opines, pieces, error (parity's stage `regex`)
+    tab  --tab_to_tabs-->    all tabs        hello, lead (a model that tabs share: web/tabs/share.js)
+    tab  <--*_to_*--> host                   chat, cancel, leave; welcome, queued, and what worker_to_page has
 
 Everything is data: `MESSAGES` lists the messages, `CODES` (errors.py) the errors, `CONTROL_WORDS` the
 shared words. Both sides check every message they receive with the same table: `check` here, and `check`
@@ -41,7 +43,7 @@ from slm2_web.errors import (
 from slm2_web.forward2.wasm import MAX_BYTES, PAGE_BYTES, WEIGHTS_BASE
 from slm2_web.manifest import FORMAT, MAX_MANIFEST_BYTES, MAX_SHARD_BYTES, VERSION
 
-PROTOCOL_VERSION: Final = 4
+PROTOCOL_VERSION: Final = 5
 
 Channel = Literal[
     "page_to_worker",
@@ -54,6 +56,9 @@ Channel = Literal[
     "tokenizer_to_page",
     "page_to_opinion",
     "opinion_to_page",
+    "tab_to_tabs",
+    "tab_to_host",
+    "host_to_tab",
 ]
 
 # Loading, in the order in which a page shows it. `weights` runs beside the three before it.
@@ -206,7 +211,7 @@ MESSAGES: Final = (
     ),
     Message(
         "chat",
-        ("page_to_worker",),
+        ("page_to_worker", "tab_to_host"),
         "Answer these messages. One at a time.",
         (
             Field("id", "id", "larger than the id of any chat before"),
@@ -258,7 +263,7 @@ MESSAGES: Final = (
     ),
     Message(
         "cancel",
-        ("page_to_worker",),
+        ("page_to_worker", "tab_to_host"),
         "End chat or parity `id` and any before it. A busy worker reads the shared word instead.",
         (Field("id", "id", "of a chat or parity"),),
     ),
@@ -292,7 +297,7 @@ MESSAGES: Final = (
     ),
     Message(
         "progress",
-        ("worker_to_page", "loader_to_page"),
+        ("worker_to_page", "loader_to_page", "host_to_tab"),
         "How far a stage of loading is.",
         (
             Field("stage", "stage", "which"),
@@ -304,13 +309,13 @@ MESSAGES: Final = (
     ),
     Message(
         "ready",
-        ("worker_to_page",),
+        ("worker_to_page", "host_to_tab"),
         "The engine answers now.",
         (Field("info", "object", "executor, adapter, model, limits, defaults, memory, timings"),),
     ),
     Message(
         "context",
-        ("worker_to_page",),
+        ("worker_to_page", "host_to_tab"),
         "What the prompt holds, and what was left out of it.",
         (
             Field("id", "id", "of the chat"),
@@ -319,7 +324,7 @@ MESSAGES: Final = (
     ),
     Message(
         "prefill",
-        ("worker_to_page",),
+        ("worker_to_page", "host_to_tab"),
         "How much of the prompt has been read.",
         (
             Field("id", "id", "of the chat"),
@@ -329,7 +334,7 @@ MESSAGES: Final = (
     ),
     Message(
         "delta",
-        ("worker_to_page",),
+        ("worker_to_page", "host_to_tab"),
         "The reply goes on.",
         (
             Field("id", "id", "of the chat"),
@@ -340,7 +345,7 @@ MESSAGES: Final = (
     ),
     Message(
         "done",
-        ("worker_to_page",),
+        ("worker_to_page", "host_to_tab"),
         "The reply has ended.",
         (
             Field("id", "id", "of the chat"),
@@ -471,8 +476,41 @@ MESSAGES: Final = (
         ),
     ),
     Message(
+        "hello",
+        ("tab_to_tabs",),
+        "Here is one that wants the model, or asks whether `host` still answers.",
+        (
+            Field("version", "uint", "PROTOCOL_VERSION of the tab"),
+            Field("site", "string", "version of the site, as the tab knows it"),
+            Field("host", "string?", "whom it is for; null: whoever has the model, who says `lead`"),
+            Field("tab", "string", "the document that it is in: tabs are served in turn"),
+            Field("id", "string", "whose line it is, and whose lock is held as long as it lives"),
+        ),
+    ),
+    Message(
+        "lead",
+        ("tab_to_tabs",),
+        "This host has the model, or loads it.",
+        (
+            Field("version", "uint", "PROTOCOL_VERSION of the tab"),
+            Field("site", "string", "version of the site, as the tab knows it"),
+            Field("host", "string", "its id, which no other host ever has"),
+        ),
+    ),
+    Message("welcome", ("host_to_tab",), "Requests are heard now. The answer to each `hello`."),
+    Message("leave", ("tab_to_host",), "The model is not wanted any more; what was asked ends."),
+    Message(
+        "queued",
+        ("host_to_tab",),
+        "Where a request stands.",
+        (
+            Field("id", "id", "of the chat"),
+            Field("place", "uint", "how many are before it; 0: it runs, or is next once the model is loaded"),
+        ),
+    ),
+    Message(
         "warning",
-        ("loader_to_page", "tokenizer_to_page"),
+        ("loader_to_page", "tokenizer_to_page", "host_to_tab"),
         "Something went wrong that the model can do without.",
         (
             Field("code", "code", "which"),
@@ -482,7 +520,7 @@ MESSAGES: Final = (
     ),
     Message(
         "error",
-        ("worker_to_page", "loader_to_page", "tokenizer_to_page", "opinion_to_page"),
+        ("worker_to_page", "loader_to_page", "tokenizer_to_page", "opinion_to_page", "host_to_tab"),
         "A chat, a parity or a text (`id`) or, with null, the loading or the worker itself has failed.",
         (
             Field("id", "id?", "of the chat, the parity or the text"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import itertools
 import json
 import re
 import shutil
@@ -419,6 +420,35 @@ def test_two_share_an_engine_and_take_turns(visit: Visit) -> None:
     assert page.workers == []
     got = page.evaluate("document.body.append(kept), kept.ask('Hello').then(({ reason }) => reason)")
     assert got in ("max_tokens", "stop_token")
+
+
+def test_tabs_and_frames_share_an_engine_and_outlive_it(visit: Visit, server: str) -> None:
+    """The tab that has it goes in the middle of a reply: another one's goes on, the same as ever."""
+    element = '<slm2-chat id="a" model="tiny" temperature="0" max-tokens="170"></slm2-chat>'
+    ask = "chat().ask('Hello').then(({ text, transcript }) => [text, JSON.parse(transcript).sha256])"
+    alone = visit(element.replace("<slm2-chat", '<slm2-chat share="page"'))
+    expected = alone.evaluate(ask)
+    assert alone.evaluate("chat().info.sharing") is None
+    one = visit(element)
+    two = visit(element, one.context)
+    two.evaluate("document.body.append(Object.assign(document.createElement('iframe'), { src: 'own.html' }))")
+    until(two, "document.querySelector('iframe').contentWindow.customElements?.get('slm2-chat')")
+    frame = two.frames[1]
+    assert one.evaluate(ask) == expected
+    two.evaluate(f"() => {{ globalThis.reply = {ask}; }}")
+    until(two, "heard.filter(({ name }) => name === 'delta').length > 10")
+    frame.evaluate("() => { globalThis.reply = document.querySelector('slm2-chat').ask('Hello'); }")
+    engines = [[w for w in page.workers if w.url.endswith("worker/worker.js")] for page in (one, two)]
+    assert [len(each) for each in engines] == [1, 0]
+    assert one.evaluate("chat().info.sharing") == {"shared": True, "here": True, "why": None}
+    one.close()
+    assert two.evaluate("reply") == expected
+    texts = two.evaluate("heard.filter(({ name }) => name === 'delta').map(({ detail }) => detail.text)")
+    assert all(b.startswith(a) and len(b) > len(a) for a, b in itertools.pairwise(texts))
+    assert frame.evaluate("reply.then(({ text }) => text)") == expected[0]
+    assert len([w for w in two.workers if w.url.endswith("worker/worker.js")]) == 1
+    wrong = visit('<slm2-chat id="a" model="tiny" share="all"></slm2-chat>')
+    assert wrong.evaluate("outcome(chat().ask('Hello'))")["code"] == "input.params"
 
 
 def test_load_when_visible_or_at_once(visit: Visit) -> None:

@@ -44,7 +44,7 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
     "page_to_worker": [
         {
             "type": "init",
-            "version": 4,
+            "version": 5,
             "site": "0123",
             "root": "https://example.org/",
             "executor": "auto",
@@ -54,7 +54,7 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
         },
         {
             "type": "init",
-            "version": 4,
+            "version": 5,
             "site": "",
             "root": "",
             "executor": "webgpu",
@@ -92,7 +92,7 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
     "page_to_loader": [
         {
             "type": "load",
-            "version": 4,
+            "version": 5,
             "site": "0123",
             "root": "r",
             "model": "m",
@@ -122,7 +122,13 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
         {"type": "thread", "port": {"$port": 0}},
         {"type": "context", "id": 1, "ledger": {}},
         {"type": "prefill", "id": 1, "done": 0, "total": 37},
-        {"type": "delta", "id": 1, "part": "reasoning", "data": {"$bytes": 4}, "n_tokens": 2},
+        {
+            "type": "delta",
+            "id": 1,
+            "part": "reasoning",
+            "data": {"$bytes": 4},
+            "n_tokens": 2,
+        },
         {
             "type": "done",
             "id": 1,
@@ -144,6 +150,55 @@ GOOD: dict[Channel, list[dict[str, Any]]] = {
         {"type": "parity_done", "id": 2, "info": {"size": "quick"}},
         {"type": "parity_vector", "id": 3, "record": {"$bytes": 8}},
         {"type": "error", "id": 3, "code": "input.budget", "message": "m", "detail": {}},
+    ],
+    "tab_to_tabs": [
+        {"type": "hello", "version": 5, "site": "s", "host": None, "tab": "t", "id": "i"},
+        {"type": "hello", "version": 5, "site": "s", "host": "h", "tab": "t", "id": "i"},
+        {"type": "lead", "version": 5, "site": "s", "host": "h"},
+    ],
+    "tab_to_host": [
+        {
+            "type": "chat",
+            "id": 1,
+            "messages": [
+                {"role": "user", "content": {"$bytes": 3}, "reasoning_content": None, "tool_calls": None}
+            ],
+            "tools": None,
+            "enable_thinking": None,
+            "preserve_thinking": False,
+            "local_state": None,
+            "evidence": [{"id": {"$bytes": 1}, "relevance": 1, "content": {"$bytes": 2}}],
+            "budget_tokens": None,
+            "continue_ids": {"$words": 2},
+            "params": {},
+        },
+        {"type": "cancel", "id": 1},
+        {"type": "leave"},
+    ],
+    "host_to_tab": [
+        {"type": "welcome"},
+        {"type": "queued", "id": 1, "place": 0},
+        {"type": "progress", "stage": "weights", "done": 1, "total": 2, "unit": "bytes", "cached": 0},
+        {"type": "warning", "code": "asset.not_stored", "message": "m", "detail": {}},
+        {"type": "ready", "info": {}},
+        {"type": "context", "id": 1, "ledger": {}},
+        {"type": "prefill", "id": 1, "done": 0, "total": 37},
+        {
+            "type": "delta",
+            "id": 1,
+            "part": "text",
+            "data": {"$bytes": 4},
+            "n_tokens": 2,
+        },
+        {
+            "type": "done",
+            "id": 1,
+            "reason": "max_tokens",
+            "transcript": {"$bytes": 9},
+            "stats": {},
+            "more": {},
+        },
+        {"type": "error", "id": 3, "code": "cancelled", "message": "m", "detail": {}},
     ],
     "page_to_opinion": [
         {"type": "opine", "version": 1, "site": "s", "root": "r"},
