@@ -187,6 +187,7 @@ def test_second_visit_needs_no_server_and_heals_its_storage(site: Path, serve: S
     assert chat.page.evaluate("asked") == 1
 
     # So does the other page, with the tokenizer that the chat has kept.
+    chat.page.get_by_role("button", name="Chats").click()  # where the links are on a narrow page
     chat.page.get_by_role("link", name="Tokenizer").click()
     expect(chat.page.locator(".token").first).to_be_visible(timeout=60_000)
 

@@ -16,7 +16,8 @@ from slm2_web.compile import serve as server
 from slm2_web.compile.assets import Fetcher
 from slm2_web.compile.install import QUANTIZATION_NAMES, install_model, install_own, install_parity
 from slm2_web.compile.models import MODELS
-from slm2_web.compile.site import SiteError, build_site
+from slm2_web.compile.site import SITE_FILE, SiteError, build_site
+from slm2_web.compile.visit import table
 from slm2_web.errors import InputError, Slm2Error
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -142,6 +143,15 @@ def serve(
         click.echo("\nStopped.")
     finally:
         running.server_close()
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+def visit(folder: Path) -> None:
+    """Print how many bytes a first visit of the site in FOLDER fetches beside the model."""
+    if not (folder / SITE_FILE).is_file():
+        raise click.BadParameter(f"{folder} has no {SITE_FILE}; allowed: a folder that `site` has built")
+    click.echo(table(folder))
 
 
 @main.command()
