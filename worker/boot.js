@@ -1,15 +1,16 @@
 // Boot: Pyodide with numpy and our wheel, all from this site. Gives the Python engine.
 //
-// Theory of operation. site.json names the runtime's folder and the wheel. Pyodide loads itself and, while
-// its WebAssembly compiles, its packages; `lockFileURL` and `packageBaseUrl` keep it from asking its CDN.
-// The browser's own records of finished requests (PerformanceObserver) give honest bytes of progress without
-// touching the requests. micropip installs the wheel with deps=False: its one dependency is already there.
+// Theory of operation. site.json names the runtime's files and the wheels, all of which are asked for at once
+// (python.js). The browser's own records of finished requests (PerformanceObserver) give honest bytes of progress
+// without touching the requests.
 
 import { Replay } from "./gpu/replay.js";
-import { dropFiles, forgetInstaller } from "./lean.js";
+import { dropFiles } from "./lean.js";
 import { AssetError, DeviceError, WASM } from "./protocol.js";
+import { pathsOf, startPython } from "./python.js";
 import { soon } from "./soon.js";
-import { compile, Pool } from "./wasm/pool.js";
+import { moduleOf } from "./wasm/modules.js";
+import { Pool } from "./wasm/pool.js";
 import { TokenizerKernel } from "./wasm/tokenizer.js";
 
 /** @typedef {import("./protocol.js").Stage} Stage */
@@ -27,15 +28,13 @@ import { TokenizerKernel } from "./wasm/tokenizer.js";
  *   dispose: () => void,
  * }} Engine */
 
-// Packages of the runtime that a visit needs, in the names of Pyodide's lock file.
-const PACKAGES = ["numpy", "micropip"];
-
 /** The engine, not yet loaded, and how long each stage took.
  *
- * Throws AssetError `asset.unreachable`, DeviceError `device.out_of_memory`.
- * @param {URL} root @param {Site} site @param {Tell} tell @param {() => MessagePort} startThread see Pool
+ * Throws AssetError `asset.unreachable`, `asset.hash`; DeviceError `device.out_of_memory`, `device.insecure_context`.
+ * @param {URL} root @param {Site} site @param {boolean} shared whether the model's memory will be @param {Tell} tell
+ * @param {() => MessagePort} startThread see Pool
  * @returns {Promise<{engine: Engine, timings: Record<string, number>, heapBytes: () => number}>} */
-export async function boot(root, site, tell, startThread) {
+export async function boot(root, site, shared, tell, startThread) {
   /** @type {Record<string, number>} */
   const timings = {};
   /** @template T @param {Stage} stage @param {() => Promise<T>} work @returns {Promise<T>} */
@@ -51,36 +50,24 @@ export async function boot(root, site, tell, startThread) {
     }
   };
 
+  const watch = watchBytes(root, site, (done, total, cached) => tell("runtime", done, total, "bytes", cached));
   const pyodide = await timed("runtime", async () => {
-    const runtime = new URL(`${site.runtime}/`, root).href;
-    const watch = watchBytes(root, site, (done, total, cached) => tell("runtime", done, total, "bytes", cached));
-    const { loadPyodide } = await import(`${runtime}pyodide.mjs`);
-    const result = await loadPyodide({
-      indexURL: runtime,
-      lockFileURL: `${runtime}pyodide-lock.json`,
-      packageBaseUrl: runtime,
-      packages: PACKAGES,
-      stdout: console.log,
-      stderr: console.warn,
-    });
+    const result = await startPython(root, site, [site.numpy, site.wheel]);
     watch.end();
     const webloop = result.pyimport("pyodide.webloop");
     webloop.scheduleCallback = soon;
     webloop.destroy();
     return result;
   });
-  // In this order: a heap never shrinks, but what micropip leaves behind in it has room for numpy.
-  await timed("package", async () => {
-    const micropip = pyodide.pyimport("micropip");
-    await micropip.install.callKwargs(new URL(site.wheel, root).href, { deps: false });
-    micropip.destroy();
-    forgetInstaller(pyodide);
-  });
+  // What the model will need at once when it is there. Who needs one hears of its failure.
+  for (const name of /** @type {const} */ (["tokenizer", "forward"])) {
+    moduleOf(root, site, name, shared).catch(() => {});
+  }
   await timed("numpy", async () => pyodide.pyimport("numpy").destroy());
   tell("numpy", 1, 1, "steps");
   const engine = await timed("package", async () => {
     const bridge = pyodide.pyimport("slm2_web.bridge");
-    const made = bridge.Engine(hostOf(root, startThread));
+    const made = bridge.Engine(hostOf(root, site, startThread));
     bridge.destroy();
     dropFiles(pyodide);
     return made;
@@ -90,17 +77,19 @@ export async function boot(root, site, tell, startThread) {
 }
 
 /** The JavaScript halves of the devices and of the tokenizer, for bridge/engine.py.
- * @param {URL} root @param {() => MessagePort} startThread */
-const hostOf = (root, startThread) => ({
+ * @param {URL} root @param {Site} site @param {() => MessagePort} startThread */
+const hostOf = (root, site, startThread) => ({
   /** @param {GPUDevice} device */
   makeReplay: (device) => new Replay(device),
   /** @param {WebAssembly.Memory | null} memory @param {Uint8Array} weights @param {number} base
    * @param {number} end @param {number} nThreads */
-  makePool: (memory, weights, base, end, nThreads) =>
-    Pool.create(root, memory, weights, base, end, nThreads, startThread),
+  makePool: async (memory, weights, base, end, nThreads) => {
+    const module = await moduleOf(root, site, "forward", memory !== null);
+    return Pool.create(module, memory, weights, base, end, nThreads, startThread);
+  },
   /** @param {Uint8Array} file @param {WebAssembly.Memory | null} memory */
   makeTokenizer: async (file, memory) => {
-    const module = await compile(new URL(`worker/wasm/tokenizer${memory ? ".shared" : ""}.wasm`, root));
+    const module = await moduleOf(root, site, "tokenizer", memory !== null);
     if (!memory) return TokenizerKernel.load(module, file);
     const [start, end] = [file.byteOffset, file.byteOffset + file.byteLength];
     return TokenizerKernel.attach(module, memory, { start, end }, { start: end, end: WASM.max_bytes });
@@ -110,7 +99,7 @@ const hostOf = (root, startThread) => ({
 /** Tells how many bytes of the runtime have arrived, a file at a time, until `end`.
  * @param {URL} root @param {Site} site @param {(done: number, total: number, cached: number) => void} tell */
 function watchBytes(root, site, tell) {
-  const names = Object.keys(site.files).filter((name) => name.startsWith(`${site.runtime}/`));
+  const names = pathsOf(site, [site.numpy, site.wheel]);
   const total = names.reduce((sum, name) => sum + site.files[name].bytes, 0);
   const waiting = new Map(names.map((name) => [new URL(name, root).href, site.files[name].bytes]));
   let done = 0;

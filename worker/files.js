@@ -336,7 +336,7 @@ export const badManifest = (place, found, allowed) =>
 export const show = (value) => (JSON.stringify(value) ?? "nothing").slice(0, 80);
 
 /** @param {URL} url @param {RequestInit} options @returns {Promise<Response>} */
-export async function fetchOk(url, options) {
+async function fetchOk(url, options) {
   let response;
   try {
     response = await fetch(url, options);

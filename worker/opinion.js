@@ -4,6 +4,7 @@
 // The answer depends on no model, so nothing of one is loaded: py/slm2_web/parity/opinion.py is all that runs.
 
 import { AssetError, check, errorFrom, Slm2Error } from "./protocol.js";
+import { startPython } from "./python.js";
 import { checkProtocol, checkSite, fetchSite } from "./site.js";
 
 /** @typedef {import("./protocol.js").Channels} Channels */
@@ -41,21 +42,17 @@ worker.addEventListener("message", async ({ data }) => {
 async function boot(request) {
   const site = await ownSite;
   checkSite(request.site, site.version, "opinion");
-  const root = new URL(request.root);
-  const runtime = new URL(`${site.runtime}/`, root).href;
+  const regex = Object.keys(site.files).find((path) => /\/regex-[^/]*\.whl$/.test(path));
+  if (!regex) {
+    const reason = "this site has no wheel of regex";
+    throw new AssetError("asset.unreachable", `opinion: ${reason}`, { reason });
+  }
   try {
-    const { loadPyodide } = await import(`${runtime}pyodide.mjs`);
-    const pyodide = await loadPyodide({
-      indexURL: runtime,
-      lockFileURL: `${runtime}pyodide-lock.json`,
-      packageBaseUrl: runtime,
-      packages: ["micropip", "regex"],
-    });
-    const micropip = pyodide.pyimport("micropip");
-    await micropip.install.callKwargs(new URL(site.wheel, root).href, { deps: false });
-    pyodide.pyimport("regex").destroy();
-    return pyodide.pyimport("slm2_web.parity.opinion");
+    const python = await startPython(new URL(request.root), site, [regex, site.wheel]);
+    python.pyimport("regex").destroy();
+    return python.pyimport("slm2_web.parity.opinion");
   } catch (error) {
+    if (error instanceof Slm2Error) throw error;
     const reason = String(error).trim().split("\n").at(-1) ?? "";
     throw new AssetError("asset.unreachable", `opinion: could not be loaded from this site: ${reason}`, { reason });
   }

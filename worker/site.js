@@ -7,8 +7,8 @@
 import { AssetError, DeviceError, PROTOCOL_VERSION, ProtocolError } from "./protocol.js";
 
 /** @typedef {{bytes: number, sha256: string}} SiteFile */
-/** @typedef {{version: string, default_model: string, models: string[], runtime: string, wheel: string,
- *   files: Record<string, SiteFile>}} Site */
+/** @typedef {{version: string, default_model: string, models: string[], runtime: string, stdlib: string,
+ *   numpy: string, wheel: string, files: Record<string, SiteFile>}} Site */
 
 /** site.json. Throws AssetError `asset.unreachable`; DeviceError `device.insecure_context` for a site that was opened as
  * a file, where Firefox gets so far. @param {URL} root @returns {Promise<Site>} */

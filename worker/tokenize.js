@@ -3,10 +3,11 @@
 // It fetches the manifest, the tokenizer's file and the kernel, and nothing else of the model; what a chat has
 // stored already isn't fetched again. The manifest's hash answers for the file, which the compiler has checked.
 
-import { fetchOk, fileEntry, ModelFiles } from "./files.js";
+import { fileEntry, ModelFiles } from "./files.js";
 import { check, errorFrom, FormatError, LIMITS, ProtocolError, Slm2Error } from "./protocol.js";
 import { checkProtocol, checkSite, fetchSite } from "./site.js";
 import { Vocabulary } from "./vocabulary.js";
+import { moduleOf } from "./wasm/modules.js";
 import { KernelError, TokenizerKernel } from "./wasm/tokenizer.js";
 
 /** @typedef {import("./protocol.js").Channels} Channels */
@@ -15,7 +16,8 @@ import { KernelError, TokenizerKernel } from "./wasm/tokenizer.js";
 const MAX_SHOWN = 3000;
 
 // What this script came with; `open` hears of a failure.
-const ownSite = fetchSite(new URL("../", import.meta.url));
+const HOME = new URL("../", import.meta.url);
+const ownSite = fetchSite(HOME);
 ownSite.catch(() => {});
 
 const worker = /** @type {DedicatedWorkerGlobalScope} */ (/** @type {unknown} */ (self));
@@ -47,9 +49,7 @@ async function open(request) {
     onWarning: ({ code, message, detail }) =>
       tellPage({ type: "warning", code: /** @type {any} */ (code), message, detail }),
   });
-  const fetched = fetchOk(new URL("wasm/tokenizer.wasm", import.meta.url), {}).then(async (response) =>
-    WebAssembly.compile(await response.arrayBuffer()),
-  );
+  const fetched = ownSite.then((site) => moduleOf(HOME, site, "tokenizer", false));
   fetched.catch(() => {}); // it is awaited below, after what may fail first
   checkSite(request.site, (await ownSite).version, "tokenizer");
   const { json } = await files.manifest();

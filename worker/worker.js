@@ -127,7 +127,7 @@ async function load({ site: pageSite, root: rootUrl, executor, max_seq_len: maxS
   letGo = await live();
   const booting = ownSite.then((site) => {
     checkSite(pageSite, site.version, "worker");
-    return boot(root, site, tellProgress, startThread);
+    return boot(root, site, words !== null, tellProgress, startThread);
   });
   const [booted, model] = await Promise.all([booting, booting.then(() => receiveModel(port))]);
   const { manifest, tokenizer, tokenizer_memory: tokenizerMemory, weights, memory, stats } = model;

@@ -6,6 +6,7 @@ Each is planted in a copy of the site, where its hash is made right, so that onl
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import shutil
 import zipfile
@@ -75,17 +76,26 @@ def in_manifest(site: Path, entry: Callable[[Any], Any], data: bytes) -> None:
 
 
 def in_wheel(file: str, old: str, new: str) -> Callable[[Path, pytest.MonkeyPatch], None]:
-    """One line of the package that the page installs: its Python and its shaders."""
+    """One line of the package that the page unpacks: its Python, where the source takes the bytecode's place,
+    and its shaders."""
 
     def plant(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (wheel,) = (site / "wheels").glob("*/slm2_web-*.whl")
         with zipfile.ZipFile(wheel) as whole:
-            members = {info: whole.read(info) for info in whole.infolist()}
-        wheel.unlink()
-        with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as changed:
-            for info, data in members.items():
-                is_it = info.filename == f"slm2_web/{file}"
-                changed.writestr(info, edited(data.decode(), old, new) if is_it else data)
+            members = {info.filename: whole.read(info) for info in whole.infolist()}
+        name = f"slm2_web/{file}"
+        bytecode = members.pop(f"{name}c", None)
+        source = (ROOT / "py" / name).read_bytes() if bytecode else members[name]
+        members[name] = edited(source.decode(), old, new).encode()
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as changed:
+            for path, data in members.items():
+                changed.writestr(path, data)
+        written(wheel, buffer.getvalue())
+        facts = json.loads((site / "site.json").read_bytes())
+        digest = hashlib.sha256(buffer.getvalue()).hexdigest()
+        facts["files"][facts["wheel"]] = {"bytes": len(buffer.getvalue()), "sha256": digest}
+        written(site / "site.json", json.dumps(facts).encode())
 
     return plant
 

@@ -67,7 +67,7 @@ def test_the_quick_suite_is_equal_in_this_browser(done: Page) -> None:
     stages = done.locator("#stages > li")
     names: list[str] = done.evaluate("slm2Parity.names()")
     assert stages.evaluate_all("items => items.map((i) => i.dataset.stage)") == names
-    assert {"tokenizer", "forward", "chat", "boundary", "chat.qwen3"} <= set(names)
+    assert {"tokenizer", "forward", "chat", "boundary", "chat.qwen3", "regex.qwen3"} <= set(names)
     expect(done.get_by_role("heading", name="✓ The same bits.")).to_be_visible()
     states = stages.evaluate_all("items => items.map((i) => [i.dataset.stage, i.dataset.state])")
     assert states == [[name, "equal"] for name in names]

@@ -25,9 +25,9 @@ digest(draws([], count))
 
 NODE = """
 import { readFileSync } from "node:fs";
-const [runtime, wheel, code, program, count] = process.argv.slice(2);
+const [runtime, stdlib, wheel, code, program, count] = process.argv.slice(2);
 const { loadPyodide } = await import(`${runtime}/pyodide.mjs`);
-const pyodide = await loadPyodide({ indexURL: `${runtime}/` });
+const pyodide = await loadPyodide({ indexURL: `${runtime}/`, stdLibURL: stdlib });
 await pyodide.loadPackage("numpy", { messageCallback: () => {} });
 pyodide.globals.set("wheel", new Uint8Array(readFileSync(wheel)));
 pyodide.globals.set("code", readFileSync(code, "utf8"));
@@ -36,9 +36,9 @@ console.log(pyodide.runPython(readFileSync(program, "utf8")));
 """
 
 PAGE = """
-async ({ runtime, wheel, code, program, count }) => {
+async ({ runtime, stdlib, wheel, code, program, count }) => {
   const { loadPyodide } = await import(`${runtime}/pyodide.mjs`);
-  const pyodide = await loadPyodide({ indexURL: `${runtime}/` });
+  const pyodide = await loadPyodide({ indexURL: `${runtime}/`, stdLibURL: stdlib });
   await pyodide.loadPackage("numpy", { messageCallback: () => {} });
   pyodide.globals.set("wheel", new Uint8Array(await (await fetch(wheel)).arrayBuffer()));
   pyodide.globals.set("code", code);
@@ -59,11 +59,13 @@ def test_node(site: Path, expected: str, tmp_path: Path) -> None:
     (tmp_path / "run.mjs").write_text(NODE)
     (tmp_path / "program.py").write_text(PROGRAM)
     (runtime,) = site.glob("runtime/pyodide-*")
+    (stdlib,) = runtime.glob("python_stdlib-*.zip")
     (wheel,) = site.glob("wheels/*/*.whl")
     args: list[object] = [
         node,
         tmp_path / "run.mjs",
         runtime,
+        stdlib,
         wheel,
         TESTS / "draws.py",
         tmp_path / "program.py",
@@ -78,6 +80,7 @@ def test_node(site: Path, expected: str, tmp_path: Path) -> None:
 
 def test_chromium(site: Path, url: str, chromium: Browser, expected: str) -> None:
     (runtime,) = site.glob("runtime/pyodide-*")
+    (stdlib,) = runtime.glob("python_stdlib-*.zip")
     (wheel,) = site.glob("wheels/*/*.whl")
     page = chromium.new_page()
     # A page of the site's origin with nothing on it.
@@ -89,6 +92,7 @@ def test_chromium(site: Path, url: str, chromium: Browser, expected: str) -> Non
         PAGE,
         {
             "runtime": f"{url}{runtime.relative_to(site).as_posix()}",
+            "stdlib": f"{url}{stdlib.relative_to(site).as_posix()}",
             "wheel": f"{url}{wheel.relative_to(site).as_posix()}",
             "code": (TESTS / "draws.py").read_text("utf-8"),
             "program": PROGRAM,

@@ -13,7 +13,7 @@
 //
 // Without shared memory there is one thread, a plain memory, and no waiting.
 
-import { AssetError, DeviceError, WASM } from "../protocol.js";
+import { DeviceError, WASM } from "../protocol.js";
 
 /** @typedef {{turns: number, turns_bytes: number, step: number, ids: number, logits: number,
  *   scratch: number, scratch_bytes: number, stop: number, stacks: number, stack_bytes: number}} Areas */
@@ -61,11 +61,11 @@ export class Pool {
   /** A pool on the shared memory that holds the weights from `base` to `end`, or, without one, on a plain memory
    * that they are copied into. `startThread` gives a port to a new thread.js.
    *
-   * Throws AssetError `asset.unreachable`, DeviceError `device.no_wasm`, `device.out_of_memory`.
-   * @param {URL} root @param {WebAssembly.Memory | null} shared @param {Uint8Array} weights
+   * Throws DeviceError `device.out_of_memory`.
+   * @param {WebAssembly.Module} module forward.wasm, or forward.shared.wasm
+   * @param {WebAssembly.Memory | null} shared @param {Uint8Array} weights
    * @param {number} base @param {number} end @param {number} nThreads @param {() => MessagePort} startThread */
-  static async create(root, shared, weights, base, end, nThreads, startThread) {
-    const module = await moduleOf(new URL(`worker/wasm/forward${shared ? ".shared" : ""}.wasm`, root).href);
+  static async create(module, shared, weights, base, end, nThreads, startThread) {
     const memory = shared ?? plainMemory(end);
     if (!shared) new Uint8Array(memory.buffer).set(weights, base);
     const instance = await WebAssembly.instantiate(module, { env: { memory } });
@@ -192,32 +192,6 @@ function nextTask() {
     };
     port2.postMessage(null);
   });
-}
-
-/** Those that have been compiled, by URL: whoever needs one again may have no network. @type {Map<string, WebAssembly.Module>} */
-const modules = new Map();
-
-/** @param {string} url */
-async function moduleOf(url) {
-  const module = modules.get(url) ?? (await compile(new URL(url)));
-  modules.set(url, module);
-  return module;
-}
-
-/** @param {URL} url */
-export async function compile(url) {
-  const response = await fetch(url).catch((error) => {
-    throw new AssetError("asset.unreachable", `${url}: ${error}`, { url: url.href });
-  });
-  if (!response.ok) {
-    const detail = { url: url.href, status: response.status };
-    throw new AssetError("asset.unreachable", `${url}: HTTP status ${response.status}`, detail);
-  }
-  try {
-    return await WebAssembly.compile(await response.arrayBuffer());
-  } catch (error) {
-    throw new DeviceError("device.no_wasm", `${url}: ${error}`, { url: url.href });
-  }
 }
 
 /** @param {number} bytes */

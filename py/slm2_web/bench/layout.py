@@ -3,9 +3,10 @@
     ours/     the built site; bench/ with the pages and the bare kernel
     peers/    bench/ with the pages, the peers' files, the model as GGUF and as ONNX
 
-Each folder has a server of its own, of the kind that serves our site, which counts what it sends. The peers'
-has no Content-Security-Policy, since they start workers from blobs, and lets browsers keep their files; what
-shrinks is there compressed as well, as it is in our site.
+Each folder has a server of its own, of the kind that serves our site, which counts what it sends, and may
+send it as a line of so many Mbit/s would. The peers' has no Content-Security-Policy, since they start
+workers from blobs, and lets browsers keep their files; what shrinks is there compressed as well, as it is
+in our site.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import gzip
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import BufferedReader
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +34,9 @@ from slm2_web.packed import PackedModel
 
 _PAGE: Final = Path(__file__).with_name("page")
 _KERNEL: Final = Path(__file__).with_name("kernel")
+# Of a slow line: what a request waits beside its bytes, and the bytes that each connection sends in turn.
+ROUND_TRIP_S: Final = 0.04
+_PIECE_BYTES: Final = 1 << 14
 _COMPRESSIBLE: Final = {".js", ".mjs", ".wasm", ".json"}
 
 
@@ -118,12 +124,50 @@ class Counter:
         return sent
 
 
+class Line:
+    """A line of so many Mbit/s that all connections of a server share, each request a round trip late."""
+
+    def __init__(self, mbit: float) -> None:
+        self._bytes_per_s = mbit * 1e6 / 8
+        self._free_at = 0.0
+        self._lock = threading.Lock()
+
+    def ask(self) -> None:
+        """Wait as long as a request is on its way, and its answer."""
+        time.sleep(ROUND_TRIP_S)
+
+    def carry(self, n_bytes: int) -> None:
+        """Wait as long as the line takes for these bytes, behind those that came before."""
+        with self._lock:
+            self._free_at = max(self._free_at, time.monotonic()) + n_bytes / self._bytes_per_s
+            wait = self._free_at - time.monotonic()
+        time.sleep(max(wait, 0))
+
+
 @contextmanager
-def serving(folder: Path, *, isolation: bool = True, is_ours: bool) -> Iterator[tuple[str, Counter]]:
-    """The folder's address while it is served, and the count of what was sent."""
+def serving(
+    folder: Path, *, isolation: bool = True, is_ours: bool, mbit: float | None = None
+) -> Iterator[tuple[str, Counter]]:
+    """The folder's address while it is served, and the count of what was sent. mbit: as by such a line."""
     counter = Counter()
+    line = Line(mbit) if mbit else None
 
     class Counting(serve.Handler):
+        def do_GET(self) -> None:
+            if line:
+                line.ask()
+            super().do_GET()
+
+        def send_body(self, file: BufferedReader, start: int, n_bytes: int) -> None:
+            if line is None:
+                super().send_body(file, start, n_bytes)
+                return
+            file.seek(start)
+            while n_bytes and (piece := file.read(min(n_bytes, _PIECE_BYTES))):
+                line.carry(len(piece))
+                self.connection.sendall(piece)
+                n_bytes -= len(piece)
+
         def send_header(self, keyword: str, value: str) -> None:
             if keyword == "Content-Length" and self.command == "GET":
                 with counter.lock:

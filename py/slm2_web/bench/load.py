@@ -3,7 +3,8 @@
 A visit is a browser that is started for it: the first has a fresh profile (cold), the second has what the
 first left there (warm). Firefox is started once for both, since it is not to be had on a profile. All are
 served from this machine by the same server, which counts the bytes that it sends, compressed where the
-browser takes that: seconds are what a machine needs, bytes are what a network would carry. They take turns.
+browser takes that: seconds are what a machine needs, bytes are what a network would carry. On a line of so
+many Mbit/s (layout.Line) the seconds are a visitor's. They take turns.
 
     slm2 page       the demo page, with its service worker, until it takes a message
     slm2            a page that only calls client.js's `SLM2.load`, by its own stages
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from slm2_web.bench.browser import BROWSERS, KEEPS_PROFILE, Browser, NoBrowser, started
-from slm2_web.bench.layout import Counter, serving
+from slm2_web.bench.layout import ROUND_TRIP_S, Counter, serving
 from slm2_web.bench.report import Figure, Report
 from slm2_web.bench.setup import set_up
 from slm2_web.compile.assets import Fetcher
@@ -53,12 +54,13 @@ _READY: Final = """() => ["ready", "error"].includes(document.documentElement.da
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is measured, and how often. limit_s: for one visit."""
+    """What is measured, and how often. limit_s: for one visit; mbit: of the line, or None for none."""
 
     browsers: tuple[str, ...] = ("chromium",)
     repeats: int = 3
     limit_s: float = 180.0
     has_peers: bool = True
+    mbit: float | None = None
 
 
 # (browser, subject, visit) -> what its visits answered.
@@ -82,8 +84,8 @@ def bench(
     with set_up(model_folder, root, fetcher, has_peers=options.has_peers, say=say) as setup:
         places, versions, name = setup.places, setup.versions, setup.manifest.name
         with (
-            serving(places.ours, is_ours=True) as ours,
-            serving(places.peers, is_ours=False) as peers,
+            serving(places.ours, is_ours=True, mbit=options.mbit) as ours,
+            serving(places.peers, is_ours=False, mbit=options.mbit) as peers,
         ):
             for repeat in range(options.repeats):
                 for browser in options.browsers:
@@ -101,7 +103,7 @@ def bench(
         "Loading",
         command=command,
         measures=MEASURES,
-        inputs={},
+        inputs={"line": {"mbit": options.mbit, "round_trip_ms": 1000 * ROUND_TRIP_S}} if options.mbit else {},
         figures=list(_figures(answers)),
     )
 

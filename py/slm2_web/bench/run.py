@@ -18,7 +18,8 @@ DEFAULT_MODEL: Final = "smollm2-135m"
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What every bench is told. command: what a reader types to measure again; model: a packed model's folder
-    for the benches that load one, else the default one; executors: of forward.EXECUTORS."""
+    for the benches that load one, else the default one; executors: of forward.EXECUTORS; mbit: of `load`'s
+    line, or None for none."""
 
     root: Path
     command: str
@@ -29,6 +30,7 @@ class Settings:
     model: Path | None = None
     browsers: tuple[str, ...] = ("chromium",)
     executors: tuple[str, ...] = forward.DEFAULT_EXECUTORS
+    mbit: float | None = None
 
 
 def _tokenizer(settings: Settings) -> Report:
@@ -63,7 +65,7 @@ def _forward(settings: Settings) -> Report:
 
 def _load(settings: Settings) -> Report:
     fetcher = Fetcher.from_environment(settings.root)
-    options = load.Options(browsers=_browsers(settings), has_peers=settings.has_peers)
+    options = load.Options(browsers=_browsers(settings), has_peers=settings.has_peers, mbit=settings.mbit)
     if settings.is_quick:
         options = replace(options, repeats=1)
     model = _model(settings, fetcher)

@@ -34,9 +34,9 @@ TARGETS: Final[Mapping[str, float]] = {"publisher": 5, "top_p": 60, "top_p 0.999
 
 _NODE: Final = """
 import { readFileSync } from "node:fs";
-const [runtime, wheel, job, repeats] = process.argv.slice(1);
+const [runtime, stdLibURL, wheel, job, repeats] = process.argv.slice(1);
 const { loadPyodide } = await import(`${runtime}/pyodide.mjs`);
-const pyodide = await loadPyodide({ indexURL: `${runtime}/` });
+const pyodide = await loadPyodide({ indexURL: `${runtime}/`, stdLibURL });
 await pyodide.loadPackage("numpy", { messageCallback: () => {} });
 pyodide.globals.set("wheel", new Uint8Array(readFileSync(wheel)));
 pyodide.globals.set("job", readFileSync(job, "utf8"));
@@ -112,7 +112,12 @@ def _in_node(
     site = root / "build" / "bench-site"
     build_site(root, site, [model], fetcher, say)
     facts = json.loads((site / "site.json").read_bytes())
-    paths = [site / facts["runtime"], site / facts["wheel"], Path(sampling_job.__file__)]
+    paths = [
+        site / facts["runtime"],
+        site / facts["stdlib"],
+        site / facts["wheel"],
+        Path(sampling_job.__file__),
+    ]
     done = subprocess.run(
         [node, "--input-type=module", "-e", _NODE, *map(str, paths), str(repeats)],
         capture_output=True,

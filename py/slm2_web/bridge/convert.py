@@ -8,7 +8,7 @@ import js
 import numpy as np
 from pyodide.ffi import JsException, jsnull, to_js
 
-from slm2_web.errors import CODES, DeviceError
+from slm2_web.errors import CODES, AssetError, DeviceError
 from slm2_web.forward2.exactmath import F32
 
 
@@ -33,8 +33,12 @@ def to_f32(values: Any) -> F32:
     return result
 
 
-def device_error(error: JsException, otherwise: str) -> DeviceError:
-    """The DeviceError that our JavaScript threw, by its `code`; anything else gets the code `otherwise`."""
-    code: str = getattr(error, "code", None) or ""
-    known = code in CODES and code.startswith(DeviceError.prefixes)
-    return DeviceError(code if known else otherwise, error.message)
+def own_error(error: JsException, otherwise: str) -> AssetError | DeviceError:
+    """The error that our JavaScript threw, by its `code`; anything else gets the code `otherwise`."""
+    code: Any = getattr(error, "code", None)
+    if code in CODES:
+        detail = getattr(error, "detail", None)
+        for kind in (AssetError, DeviceError):
+            if code.startswith(kind.prefixes):
+                return kind(code, error.message, detail.to_py() if detail else None)
+    return DeviceError(otherwise, error.message)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pyodide.ffi import JsException, to_js
 
-from slm2_web.bridge.convert import device_error
+from slm2_web.bridge.convert import own_error
 
 MAX_PENDING = 8
 
@@ -45,6 +45,6 @@ class WebDigests:
         try:
             found = await js.Promise.all(to_js(self._pending))
         except JsException as error:
-            raise device_error(error, "device.worker") from None
+            raise own_error(error, "device.worker") from None
         self._done += [buffer.to_bytes().hex() for buffer in found]
         self._pending.clear()

@@ -21,12 +21,12 @@ import numpy as np
 from pyodide.ffi import JsException, jsnull, to_js
 
 from slm2_web import __version__, transcript
-from slm2_web.bridge.convert import device_error, to_object
+from slm2_web.bridge.convert import own_error, to_object
 from slm2_web.bridge.digests import WebDigests
 from slm2_web.bridge.kernel import JsKernel, JsSource
 from slm2_web.bridge.wasm import PoolBackend, wanted_threads
 from slm2_web.bridge.webgpu import WebGpuBackend
-from slm2_web.errors import DeviceError, ProtocolError, Slm2Error
+from slm2_web.errors import AssetError, DeviceError, ProtocolError, Slm2Error
 from slm2_web.forward2.exactmath import F32
 from slm2_web.forward2.executor import Executor
 from slm2_web.forward2.gpu import GpuExecutor
@@ -102,14 +102,14 @@ async def _reference(loading: _Loading) -> _Device:
 
 
 async def _wasm(loading: _Loading) -> _Device:
-    """Raises: DeviceError `device.out_of_memory`, `device.self_test`."""
+    """Raises: DeviceError `device.out_of_memory`, `device.self_test`; AssetError, when there is no kernel."""
     end = WEIGHTS_BASE + loading.manifest.weights_bytes
     try:
         pool = await loading.host.makePool(
             loading.memory, loading.weights, WEIGHTS_BASE, end, wanted_threads()
         )
     except JsException as error:
-        raise device_error(error, "device.worker") from None
+        raise own_error(error, "device.worker") from None
     backend = PoolBackend(pool)
     try:
         work = WasmExecutor.create(
@@ -166,7 +166,7 @@ async def _fastest(loading: _Loading) -> _Device:
         return await _wasm(loading)
     try:
         wasm = await _wasm(loading)
-    except DeviceError:
+    except (AssetError, DeviceError):
         return gpu
     try:
         loading.timings["benchmark_wasm_ms"] = wasm_ms = await _token_ms(wasm)
@@ -197,7 +197,7 @@ async def _token_ms(device: _Device) -> float:
 
 
 async def _device_of(kind: str, loading: _Loading) -> _Device:
-    """The executor that is asked for; `auto` is the fastest. Raises: DeviceError."""
+    """The executor that is asked for; `auto` is the fastest. Raises: AssetError, DeviceError."""
     match kind:
         case "reference":
             return await _reference(loading)
@@ -261,7 +261,10 @@ class Engine:
         start = time.perf_counter()
         source = JsSource(files.tokenizer)
         vocabulary = parse_remote(source)
-        kernel = await self._host.makeTokenizer(files.tokenizer, files.tokenizerMemory)
+        try:
+            kernel = await self._host.makeTokenizer(files.tokenizer, files.tokenizerMemory)
+        except JsException as error:
+            raise own_error(error, "device.out_of_memory") from None
         tokenizer = KernelTokenizer(vocabulary, JsKernel(kernel), lambda: parse(source.read(0, len(source))))
         template = template_for(manifest.template, tokenizer)
         timings = {"tokenizer_ms": _since(start)}
@@ -426,7 +429,7 @@ class Engine:
         for each in kinds:
             try:
                 device = await _device_of(each, loading)
-            except DeviceError as another:
+            except (AssetError, DeviceError) as another:
                 error.detail.setdefault("then", []).append(another.as_json())
                 continue
             if self._model is not model:  # disposed of meanwhile

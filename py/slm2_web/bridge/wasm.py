@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pyodide.ffi import JsException, to_js
 
-from slm2_web.bridge.convert import device_error, to_f32, to_object
+from slm2_web.bridge.convert import own_error, to_f32, to_object
 from slm2_web.forward2.exactmath import F32
 from slm2_web.forward2.wasm import ALIGNMENT_BYTES, Areas
 
@@ -45,7 +45,7 @@ class PoolBackend:
         try:
             address: int = self._pool.reserve(size, ALIGNMENT_BYTES)
         except JsException as error:
-            raise device_error(error, "device.worker") from None
+            raise own_error(error, "device.worker") from None
         return address
 
     def write(self, address: int, data: bytes) -> None:
@@ -63,14 +63,14 @@ class PoolBackend:
         try:
             await self._pool.setUp(to_object(areas.as_dict()))
         except JsException as error:
-            raise device_error(error, "device.worker") from None
+            raise own_error(error, "device.worker") from None
 
     async def run(self, ops: int, n_ops: int, step: Sequence[int], ids: Sequence[int], size: int) -> F32:
         """See WasmBackend."""
         try:
             return to_f32(await self._pool.run(ops, n_ops, to_js(step), to_js(ids), size))
         except JsException as error:
-            raise device_error(error, "device.worker") from None
+            raise own_error(error, "device.worker") from None
 
     @property
     def kernel_ms(self) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 import js
 from pyodide.ffi import JsException, JsProxy, to_js
 
-from slm2_web.bridge.convert import device_error, to_f32, to_object
+from slm2_web.bridge.convert import own_error, to_f32, to_object
 from slm2_web.errors import DeviceError
 from slm2_web.forward2.exactmath import F32
 from slm2_web.forward2.gpu import PipelineKey
@@ -122,7 +122,7 @@ class WebGpuBackend:
         try:
             values = await self._replay.run(to_js(programs), to_js(step), to_js(ids), read, size)
         except JsException as error:
-            raise device_error(error, "device.lost") from None
+            raise own_error(error, "device.lost") from None
         found = to_f32(values)
         if found.nbytes != size:
             # A device that is lost takes along what was mapped.
@@ -138,7 +138,7 @@ class WebGpuBackend:
         try:
             await self._replay.check()
         except JsException as error:
-            raise device_error(error, "device.lost") from None
+            raise own_error(error, "device.lost") from None
 
     def dispose(self) -> None:
         """Destroy the device and all that it holds."""

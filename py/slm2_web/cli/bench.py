@@ -71,6 +71,11 @@ def names_of(
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="A packed model's folder for `forward` and `load`; default: smollm2-135m.",
 )
+@click.option(
+    "--mbit",
+    type=click.FloatRange(0, 10_000, min_open=True),
+    help="`load` as on a line of so many Mbit/s and 40 ms; default: as fast as this machine.",
+)
 @click.option("--no-peers", is_flag=True, help="Measure nobody but ourselves; fetch nothing for it.")
 @click.option("--no-browser", is_flag=True, help="Measure nothing in a browser, nor in its Python.")
 @click.option("--quick", is_flag=True, help="Small inputs: shows that it works, not how fast.")
@@ -80,6 +85,7 @@ def bench(
     browsers: tuple[str, ...],
     executors: tuple[str, ...],
     model: Path | None,
+    mbit: float | None,
     no_peers: bool,
     no_browser: bool,
     quick: bool,
@@ -106,6 +112,7 @@ def bench(
         "slm2-web bench",
         *(f"{option} {found}" for option, (found, default) in lists.items() if found != default),
         *(["--model DIR"] if model else []),
+        *([f"--mbit {mbit:g}"] if mbit else []),
         "--out DIR",
         *(flag for flag, on in flags.items() if on),
     ]
@@ -119,6 +126,7 @@ def bench(
         model=model,
         browsers=browsers,
         executors=executors,
+        mbit=mbit,
     )
     reports = run_benches(names, out, settings)
     answers = [

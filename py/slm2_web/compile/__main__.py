@@ -15,6 +15,8 @@ from slm2_web.compile.commands import demo, quant_option, say, serve, site, sour
 from slm2_web.compile.install import install_model, install_own
 from slm2_web.compile.models import MODELS
 from slm2_web.compile.place import find_place
+from slm2_web.compile.site import SITE_FILE
+from slm2_web.compile.visit import table
 from slm2_web.errors import InputError, Slm2Error
 
 
@@ -83,6 +85,15 @@ def npm(out: Path) -> None:
 
 for _command in (site, serve, demo):
     main.add_command(_command)
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+def visit(folder: Path) -> None:
+    """Print how many bytes a first visit of the site in FOLDER fetches beside the model."""
+    if not (folder / SITE_FILE).is_file():
+        raise click.BadParameter(f"{folder} has no {SITE_FILE}; allowed: a folder that `site` has built")
+    click.echo(table(folder))
 
 
 @main.command()

@@ -2,15 +2,17 @@
 
 Ours lacks the command line and the compilers, so it needs no click. numpy lacks the packages that we don't
 use, whose dynamic libraries Pyodide would load and compile all the same, and what only compilers and type
-checkers read.
+checkers read. The standard library lacks what has nothing to do in a worker.
 
-Every file that stays is the whole wheel's, byte for byte, and so is its hash in RECORD.
+Every file that stays is the whole archive's, byte for byte, and so is its hash in RECORD; or it is that
+source's bytecode (bytecode.py).
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import re
 import zipfile
 from collections.abc import Mapping
@@ -35,6 +37,15 @@ NOT_OF_NUMPY = re.compile(
     r"|numpy/.*\.(?:a|c|h|ini|md|pc|pxd|pyi|rst|typed)$"
     r"|[^/]+\.dist-info/entry_points\.txt$"
 )
+# Debuggers, consoles, test frameworks; processes and sockets, which a worker has none of; code pages (but for
+# cp437, which zip files need). What stays imports none of these but in functions that can't work there.
+NOT_OF_STDLIB = re.compile(
+    r"(?:_pyrepl|multiprocessing|unittest|wsgiref|xmlrpc)/"
+    r"|(?:bdb|cmd|doctest|ftplib|imaplib|mailbox|optparse|pdb|pickletools|poplib|pydoc|smtplib|telnetlib)\.py$"
+    r"|(?:webbrowser|_sysconfigdata[^/]*)\.py$"
+    r"|encodings/(?:cp(?!437\.)\d+|iso8859_(?!1\.|15\.)\d+|mac_\w+|koi8_\w+|kz1048|ptcp154|tis_620|hp_roman8|palmos"
+    r"|big5\w*|euc_\w+|gb\w+|hz|iso2022_\w+|johab|shift_\w+)\.py$"
+)
 _RECORD = re.compile(r"[^/]+\.dist-info/RECORD")
 # What an installer adds to what a wheel brought.
 _INSTALLERS = re.compile(r"(^|/)__pycache__/|^\.\./|^/|\.dist-info/(INSTALLER|REQUESTED|direct_url\.json)$")
@@ -47,6 +58,7 @@ def trim(whole: Path, folder: Path, without: re.Pattern[str] = NOT_IN_BROWSER) -
 
     The same wheel gives the same bytes.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     out = folder / whole.name
     with zipfile.ZipFile(whole) as source, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as target:
         for info in source.infolist():
@@ -60,16 +72,56 @@ def trim(whole: Path, folder: Path, without: re.Pattern[str] = NOT_IN_BROWSER) -
     return out
 
 
-def trim_numpy(whole: Path, folder: Path) -> Path:
-    """numpy's wheel less NOT_OF_NUMPY, in `folder`.
+def tagged(wheel: Path) -> Path:
+    """The wheel, renamed: its name gets a build tag, `0` and a hash of its bytes.
 
-    Its name gets a build tag, `0` and a hash of its bytes: browsers may keep what lies under the publisher's
-    name for ever.
+    Browsers may keep what lies under the publisher's name for ever.
     """
-    trimmed = trim(whole, folder, NOT_OF_NUMPY)
-    name, version, *tags = whole.name.split("-")
-    build = f"0{hashlib.sha256(trimmed.read_bytes()).hexdigest()[:8]}"
-    return trimmed.rename(folder / "-".join((name, version, build, *tags)))
+    name, version, *tags = wheel.name.split("-")
+    build = f"0{hashlib.sha256(wheel.read_bytes()).hexdigest()[:8]}"
+    return wheel.rename(wheel.with_name("-".join((name, version, build, *tags))))
+
+
+def hashed(file: Path) -> Path:
+    """The file, renamed: a hash of its bytes ends the name, before the suffix."""
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()[:8]
+    return file.rename(file.with_name(f"{file.stem}-{digest}{file.suffix}"))
+
+
+def trim_stdlib(archive: Path) -> None:
+    """Takes NOT_OF_STDLIB out of Pyodide's python_stdlib.zip, in place."""
+    fresh = archive.with_name(f".{archive.name}")
+    with zipfile.ZipFile(archive) as source, zipfile.ZipFile(fresh, "w", zipfile.ZIP_DEFLATED) as target:
+        for info in source.infolist():
+            if not NOT_OF_STDLIB.match(info.filename):
+                target.writestr(info, source.read(info), compresslevel=9)
+    os.replace(fresh, archive)
+
+
+def replace_sources(archive: Path, compiled: Mapping[str, bytes]) -> None:
+    """Puts bytecode in the place of those sources that there is some for, in place: PATH.pyc for PATH.py."""
+    fresh = archive.with_name(f".{archive.name}")
+    changed: dict[str, str] = {}
+    with zipfile.ZipFile(archive) as source, zipfile.ZipFile(fresh, "w", zipfile.ZIP_DEFLATED) as target:
+        for info in source.infolist():
+            data = source.read(info)
+            if info.filename in compiled:
+                data, name = compiled[info.filename], f"{info.filename}c"
+                digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+                changed[info.filename] = f"{name},sha256={digest},{len(data)}\n"
+                info = _named(info, name)
+            elif _RECORD.fullmatch(info.filename):
+                lines = data.decode("utf-8").splitlines(keepends=True)
+                data = "".join(changed.get(line.split(",")[0], line) for line in lines).encode()
+            target.writestr(info, data, compresslevel=9)
+    os.replace(fresh, archive)
+
+
+def _named(info: zipfile.ZipInfo, name: str) -> zipfile.ZipInfo:
+    """The same entry under another name."""
+    entry = zipfile.ZipInfo(name, info.date_time)
+    entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, info.external_attr
+    return entry
 
 
 def files_in(wheel: Path) -> dict[str, bytes]:

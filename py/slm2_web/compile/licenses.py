@@ -20,8 +20,6 @@ Part = Sequence[tuple[str, str]]  # (what, value)
 SOURCE_CODE: Mapping[str, str] = {
     "pyodide": "https://github.com/pyodide/pyodide, which names all that it is built from",
     "numpy": "https://github.com/numpy/numpy, built by https://github.com/pyodide/pyodide-recipes",
-    "micropip": "https://github.com/pyodide/micropip",
-    "packaging": "https://github.com/pypa/packaging",
     "regex": "https://github.com/mrabarnett/mrab-regex, built by https://github.com/pyodide/pyodide-recipes",
     "markdown-it": "https://github.com/markdown-it/markdown-it, which names what is bundled with it",
     "dompurify": "https://github.com/cure53/DOMPurify",
@@ -73,11 +71,12 @@ def of_script(asset: Asset, path: str) -> Part:
     )
 
 
-def of_python(version: str, runtime: str) -> Part:
+def of_python(version: str, runtime: str, stdlib: str) -> Part:
     """CPython, which the runtime's WebAssembly module and its standard library are."""
     return (
         ("CPython", version),
-        ("files", f"{runtime}/pyodide.asm.wasm, python_stdlib.zip"),
+        ("files", f"{runtime}/pyodide.asm.wasm"),
+        ("files", f"{stdlib}, without modules that are of no use here, and some as bytecode"),
         ("licence", "PSF-2.0: https://docs.python.org/3/license.html"),
         ("source", "https://github.com/python/cpython, with the patches of Pyodide"),
     )

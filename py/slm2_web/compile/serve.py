@@ -339,7 +339,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             headers["Content-Length"] = str(stop - start)
             self._head(status, headers)
             if with_body and stop > start:
-                self.connection.sendfile(file, start, stop - start)
+                self.send_body(file, start, stop - start)
+
+    def send_body(self, file: BufferedReader, start: int, n_bytes: int) -> None:
+        """A stretch of the file, after the head."""
+        self.connection.sendfile(file, start, n_bytes)
 
     def _status(self, status: HTTPStatus, headers: dict[str, str] | None = None) -> None:
         """An answer that is only a status."""

@@ -5,17 +5,18 @@
     sw.js  manifest.webmanifest            from web/
     web/  worker/                          as they are in the repository
     vendor/                                other people's scripts that the page runs
-    runtime/pyodide-VERSION/               the parts of Pyodide that the page loads, the wheels of _WHEELS
-                                           (numpy's trimmed), and a lock file that knows these only
-    wheels/HASH8/slm2_web-*.whl            this package, as far as it runs in a browser
+    runtime/pyodide-VERSION/               the parts of Pyodide that the page loads, numpy, the parity suite's
+                                           regex, and a lock file that knows these only; the standard library
+                                           and numpy trimmed, with bytecode where Node.js can write it
+    wheels/HASH8/slm2_web-*.whl            this package, as far as it runs in a browser, likewise
     models/NAME/                           packed models; the parity suite's own, which the page doesn't offer
     docs/                                  the documentation (docs.py), when it is asked for, and files.json,
                                            the list of it
     LICENSES.txt                           what all that is, whose, and under which licences
     site.json                              the list of it all:
 
-        {"format": "slm2-site", "version", "default_model", "models": [NAME], "wheel": PATH, "runtime": PATH,
-         "files": {PATH: {"bytes", "sha256"}}}
+        {"format": "slm2-site", "version", "default_model", "models": [NAME], "wheel": PATH, "numpy": PATH,
+         "stdlib": PATH, "runtime": PATH, "files": {PATH: {"bytes", "sha256"}}}
 
 `version` is a digest of `files` and `default_model`: it changes when any byte does. Not of the documentation:
 no visit needs it, so docs/files.json lists it, as `files` does. Beside each file that shrinks well lies
@@ -44,7 +45,7 @@ from pathlib import Path
 from typing import Any
 
 from slm2_web import __version__
-from slm2_web.compile import browser_wheel, integrity, licenses, vendor
+from slm2_web.compile import browser_wheel, bytecode, bytecode_job, integrity, licenses, vendor
 from slm2_web.compile.assets import Fetcher, file_sha256, locked
 from slm2_web.compile.place import PACKAGE
 from slm2_web.errors import AssetError, FormatError, InputError
@@ -59,10 +60,10 @@ DOCS_FILE = "files.json"
 
 # The asset that is Pyodide, what the page needs of it, and its packages (each an asset of the same name).
 _PYODIDE = "pyodide"
-_PYODIDE_FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip")
+_PYODIDE_FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", bytecode.STDLIB)
 _PYODIDE_LOCK = "pyodide-lock.json"
 _NUMPY = "numpy"
-_WHEELS = (_NUMPY, "micropip", "packaging")
+_WHEELS = (_NUMPY,)
 # The parity suite's second opinion, which only its page loads; the site does without where it can't be had.
 _OPINION = "regex"
 _VENDORED = tuple(script.asset for script in vendor.SCRIPTS)
@@ -121,6 +122,7 @@ def build_site(
     isolate: bool = False,
     docs: Path | None = None,
     work: Path | None = None,
+    has_bytecode: bool = True,
 ) -> bool:
     """True when `out` was built from the sources at `root`, False when it was up to date.
 
@@ -128,7 +130,7 @@ def build_site(
     are not in the list of models that the page offers. `isolate` has the page ask its service worker for the
     headers COOP and COEP, for hosts that can't send them. `docs` is a folder of pages that becomes docs/.
     `work` is where build/ is kept, by default `root`. Sources without this package's own are those of an
-    installed wheel (place.py).
+    installed wheel (place.py). `has_bytecode`: where there is Node.js, Python's modules are compiled.
 
     Raises: SiteError when `out` holds something that is not a site, or the wheel can't be built; InputError
         `input.model` for a model without weights; AssetError; FormatError.
@@ -136,7 +138,8 @@ def build_site(
     build = (work or root) / "build"
     build.mkdir(parents=True, exist_ok=True)
     with locked(build / "site.lock", lambda: say("waiting for another build")):
-        return _build(root, build, out, (models, hidden, docs), fetcher, say, isolate)
+        node = bytecode.find_node() if has_bytecode else None
+        return _build(root, build, out, (models, hidden, docs), fetcher, say, isolate, node)
 
 
 def _build(
@@ -147,6 +150,7 @@ def _build(
     fetcher: Fetcher,
     say: Callable[[str], None],
     isolate: bool,
+    node: str | None,
 ) -> bool:
     models, hidden, docs = parts
     _check_replaceable(out)
@@ -154,10 +158,12 @@ def _build(
     _check_weights(all_models)
     sources = dict(_sources(root, docs))
     wheels = _obtainable(fetcher, say)
-    key = _key(root, sources, (models, hidden), wheels, fetcher, isolate)
+    key = _key(root, sources, (models, hidden), wheels, fetcher, (isolate, node is not None))
     if _is_current(out, key):
         return False
     say(f"building the site in {out}")
+    if node is None:
+        say("without bytecode, which Node.js would write: the page starts slower")
     out.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}-"))
     try:
@@ -171,11 +177,10 @@ def _build(
         texts = vendor.add_scripts(new, fetcher)
         for page in sorted([*new.glob("*.html"), *new.glob(f"{_DOCS}/**/*.html")]):
             page.write_text(integrity.guard(new, page.relative_to(new).as_posix()), "utf-8")
-        runtime = _add_runtime(new, wheels, fetcher)
-        wheel = _add_wheel(new, root, build / "wheels")
+        paths = _add_runtime(new, root, build, wheels, fetcher, node)
         for model in all_models:
             _add_model(new, model)
-        (new / LICENSES_FILE).write_text(_licenses(new, root, runtime, all_models, texts, fetcher), "utf-8")
+        (new / LICENSES_FILE).write_text(_licenses(new, root, paths, all_models, texts, fetcher), "utf-8")
         files = _listed(new)
         # A visit needs no documentation: its files have a list of their own, and are of no version.
         of_docs = {path: files.pop(path) for path in list(files) if path.startswith(f"{_DOCS}/")}
@@ -188,8 +193,7 @@ def _build(
             "version": hashlib.sha256(_json(site)).hexdigest(),
             "default_model": models[0].name,
             "models": [model.name for model in models],
-            "wheel": wheel,
-            "runtime": runtime,
+            **paths,
             "files": files,
         }
         (new / SITE_FILE).write_bytes(_json(site))
@@ -311,7 +315,7 @@ def _key(
     models: Sequence[Sequence[Path]],
     wheels: Sequence[str],
     fetcher: Fetcher,
-    isolate: bool,
+    options: tuple[bool, ...],
 ) -> str:
     """A digest of all that the site is made from. A model's manifest stands for its files."""
     parts = [
@@ -319,9 +323,12 @@ def _key(
         _wheel_digest(root),
         [[(model.name, file_sha256(model / "manifest.json")) for model in some] for some in models],
         repr([fetcher.assets[name] for name in (_PYODIDE, *wheels, *_VENDORED)]),
-        *(file_sha256(Path(str(module.__file__))) for module in (licenses, integrity, vendor, browser_wheel)),
+        *(
+            file_sha256(Path(str(module.__file__)))
+            for module in (licenses, integrity, vendor, browser_wheel, bytecode, bytecode_job)
+        ),
         file_sha256(Path(__file__)),
-        isolate,
+        options,
     ]
     return hashlib.sha256(_json(parts)).hexdigest()
 
@@ -344,52 +351,88 @@ def _look(path: Path) -> list[int]:
     return [status.st_size, status.st_mtime_ns]
 
 
-def _add_runtime(new: Path, wheels: Sequence[str], fetcher: Fetcher) -> str:
-    """The runtime's folder in the site, after filling it."""
+def _add_runtime(
+    new: Path, root: Path, build: Path, wheels: Sequence[str], fetcher: Fetcher, node: str | None
+) -> dict[str, str]:
+    """{"wheel", "numpy", "stdlib", "runtime"}: the paths of this package, numpy, the standard library and the
+    runtime's folder, after putting them into the site."""
     tarball = fetcher.assets[_PYODIDE]
     folder = f"runtime/{tarball.file.removesuffix('.tgz')}"
-    with tarfile.open(fetcher.fetch(_PYODIDE), "r:gz") as archive:
+    lock = _add_pyodide(new / folder, fetcher.fetch(_PYODIDE))
+    browser_wheel.trim_stdlib(new / folder / bytecode.STDLIB)
+    with tempfile.TemporaryDirectory(dir=new.parent) as scratch:
+        work = Path(scratch)
+        whole = _own_wheel(root, build)
+        own = work / whole.name
+        _copy(whole, own)
+        _check_locked(lock, _NUMPY, fetcher)
+        numpy = work / fetcher.assets[_NUMPY].file
+        _copy(fetcher.fetch(_NUMPY), numpy)
+        numpy = browser_wheel.trim(numpy, work / "trimmed", browser_wheel.NOT_OF_NUMPY)
+        if node is not None:
+            try:
+                bytecode.add_bytecode(node, new / folder, (numpy, own), build / "bytecode")
+            except bytecode.BytecodeError as error:
+                allowed = f"Node.js {bytecode.MIN_NODE} or later that runs Pyodide, or none on the PATH"
+                raise SiteError(f"{error}\nallowed: {allowed}") from None
+        numpy = browser_wheel.tagged(numpy)
+        stdlib = browser_wheel.hashed(new / folder / bytecode.STDLIB)
+        packages = {}
+        for name in wheels:
+            entry = packages[name] = _check_locked(lock, name, fetcher)
+            missing = set(entry["depends"]) - set(wheels)
+            assert not missing, f"{name} depends on {missing}"
+            source = numpy if name == _NUMPY else fetcher.fetch(name)
+            file = numpy.name if name == _NUMPY else fetcher.assets[name].file
+            _copy(source, new / folder / file)
+            entry |= {"file_name": file, "sha256": file_sha256(source)}
+        (new / folder / _PYODIDE_LOCK).write_bytes(_json(lock | {"packages": packages}))
+        wheel = f"wheels/{file_sha256(own)[:8]}/{own.name}"
+        _copy(own, new / wheel)
+        return {
+            "wheel": wheel,
+            "numpy": f"{folder}/{numpy.name}",
+            "stdlib": f"{folder}/{stdlib.name}",
+            "runtime": folder,
+        }
+
+
+def _add_pyodide(folder: Path, tarball: Path) -> dict[str, Any]:
+    """Pyodide's lock file, after putting one without packages and the other files into the folder."""
+    folder.mkdir(parents=True)
+    with tarfile.open(tarball, "r:gz") as archive:
         for name in _PYODIDE_FILES:
             file = archive.extractfile(f"package/{name}")
             assert file is not None, name
-            target = new / folder / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("wb") as copy:
+            with (folder / name).open("wb") as copy:
                 shutil.copyfileobj(file, copy)
         lock_file = archive.extractfile(f"package/{_PYODIDE_LOCK}")
         assert lock_file is not None
-        lock = json.load(lock_file)
-    packages = {}
-    for name in wheels:
-        wheel = fetcher.assets[name]
-        entry = packages[name] = lock["packages"][name]
-        if (entry["file_name"], entry["sha256"]) != (wheel.file, wheel.sha256):
-            raise AssetError(
-                "asset.hash",
-                f"{name}: assets.toml has {wheel.file} {wheel.sha256}; "
-                f"{tarball.file} wants {entry['file_name']} {entry['sha256']}",
-            )
-        missing = set(entry["depends"]) - set(wheels)
-        assert not missing, f"{name} depends on {missing}"
-        placed = new / folder / wheel.file
-        _copy(fetcher.fetch(name), placed)
-        if name == _NUMPY:
-            with tempfile.TemporaryDirectory(dir=new) as work:
-                trimmed = browser_wheel.trim_numpy(placed, Path(work))
-                placed.unlink()
-                placed = trimmed.rename(placed.with_name(trimmed.name))
-            entry |= {"file_name": placed.name, "sha256": file_sha256(placed)}
-    (new / folder / _PYODIDE_LOCK).write_bytes(_json(lock | {"packages": packages}))
-    return folder
+        lock: dict[str, Any] = json.load(lock_file)
+    (folder / _PYODIDE_LOCK).write_bytes(_json(lock | {"packages": {}}))
+    return lock
 
 
-def _add_wheel(new: Path, root: Path, wheels: Path) -> str:
-    """The path of this package's wheel in the site. Built again only when its inputs changed.
+def _check_locked(lock: Mapping[str, Any], name: str, fetcher: Fetcher) -> dict[str, Any]:
+    """The lock's entry of a package. Raises: AssetError when our asset is not the one that it wants."""
+    wheel = fetcher.assets[name]
+    entry: dict[str, Any] = lock["packages"][name]
+    if (entry["file_name"], entry["sha256"]) != (wheel.file, wheel.sha256):
+        raise AssetError(
+            "asset.hash",
+            f"{name}: assets.toml has {wheel.file} {wheel.sha256}; "
+            f"{fetcher.assets[_PYODIDE].file} wants {entry['file_name']} {entry['sha256']}",
+        )
+    return dict(entry)
+
+
+def _own_wheel(root: Path, build: Path) -> Path:
+    """This package's wheel for the browser. Built again only when its inputs changed.
 
     It has the same bytes from a checkout and from the wheel that is installed.
     """
     inputs = _wheel_digest(root) + file_sha256(Path(browser_wheel.__file__))
-    store = wheels / hashlib.sha256(inputs.encode()).hexdigest()[:16]
+    store = build / "wheels" / hashlib.sha256(inputs.encode()).hexdigest()[:16]
     if not list(store.glob("*.whl")):
         store.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=store.parent) as folder:
@@ -404,9 +447,7 @@ def _add_wheel(new: Path, root: Path, wheels: Path) -> str:
             shutil.rmtree(store, ignore_errors=True)
             fresh.rename(store)
     (wheel,) = store.glob("*.whl")
-    path = f"wheels/{file_sha256(wheel)[:8]}/{wheel.name}"
-    _copy(wheel, new / path)
-    return path
+    return wheel
 
 
 def build_wheel(root: Path, folder: Path) -> Path:
@@ -435,13 +476,19 @@ def _add_model(new: Path, model: Path) -> None:
 
 
 def _licenses(
-    new: Path, root: Path, runtime: str, models: Sequence[Path], vendored: Mapping[str, str], fetcher: Fetcher
+    new: Path,
+    root: Path,
+    paths: Mapping[str, str],
+    models: Sequence[Path],
+    vendored: Mapping[str, str],
+    fetcher: Fetcher,
 ) -> str:
+    runtime = paths["runtime"]
     lock = json.loads((new / runtime / _PYODIDE_LOCK).read_bytes())
     wheels = {name: package["file_name"] for name, package in lock["packages"].items()}
     parts = [licenses.ours(__version__), licenses.of_asset(fetcher.assets[_PYODIDE], runtime)]
     parts += [licenses.of_asset(fetcher.assets[name], runtime, file) for name, file in wheels.items()]
-    parts.append(licenses.of_python(lock["info"]["python"], runtime))
+    parts.append(licenses.of_python(lock["info"]["python"], runtime, paths["stdlib"]))
     for script in vendor.SCRIPTS:
         parts.append(licenses.of_script(fetcher.assets[script.asset], f"{vendor.FOLDER}/{script.file}"))
     for model in models:

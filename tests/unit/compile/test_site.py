@@ -40,6 +40,16 @@ from slm2_web.manifest import (
 
 ROOT = Path(__file__).parents[3]
 
+
+def zipped(*names: str) -> bytes:
+    """A zip file with these members, each with its name in it."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name in names:
+            archive.writestr(zipfile.ZipInfo(name), f"# {name}\n")
+    return buffer.getvalue()
+
+
 SOURCES = {
     "web/index.html": b"<!doctype html>" + b" " * 500,
     "web/storage.html": b"<!doctype html>",
@@ -71,10 +81,10 @@ PYODIDE = {
     "pyodide.mjs": b"export {};",
     "pyodide.asm.mjs": b"export {};" * 50,
     "pyodide.asm.wasm": b"\0asm" * 50,
-    "python_stdlib.zip": b"PK",
+    "python_stdlib.zip": zipped("os.py", "encodings/cp437.py", "encodings/cp1250.py", "unittest/mock.py"),
     "console.html": b"not needed",
 }
-WHEELS = ("numpy", "micropip", "packaging")
+WHEELS = ("numpy",)
 # What a wheel has that numpy's loses.
 UNUSED = (
     "random/mtrand.so",
@@ -199,7 +209,14 @@ class Checkout:
     def build(self, out: Path, *, isolate: bool = False, docs: Path | None = None) -> bool:
         fetcher = Fetcher(self.assets, self.cache, say=lambda text: None)
         return build_site(
-            self.root, out, [self.model], fetcher, lambda text: None, isolate=isolate, docs=docs
+            self.root,
+            out,
+            [self.model],
+            fetcher,
+            lambda text: None,
+            isolate=isolate,
+            docs=docs,
+            has_bytecode=False,
         )
 
 
@@ -266,10 +283,25 @@ def test_what_is_in_it(checkout: Checkout, tmp_path: Path) -> None:
     assert checkout.build(out) is True
     files = files_of(out)
     site = json.loads(files[SITE_FILE])
-    assert set(site) == {"format", "version", "default_model", "models", "wheel", "runtime", "files"}
+    assert set(site) == {
+        "format",
+        "version",
+        "default_model",
+        "models",
+        "wheel",
+        "numpy",
+        "stdlib",
+        "runtime",
+        "files",
+    }
     assert (site["default_model"], site["models"]) == ("tiny", ["tiny"])
     runtime = site["runtime"]
     assert runtime == "runtime/pyodide-1.2.3"
+    assert site["numpy"] == f"{runtime}/{placed_wheels(out)['numpy']}"
+    digest = hashlib.sha256(files[site["stdlib"]]).hexdigest()
+    assert site["stdlib"] == f"{runtime}/python_stdlib-{digest[:8]}.zip"
+    with zipfile.ZipFile(out / site["stdlib"]) as library:
+        assert library.namelist() == ["os.py", "encodings/cp437.py"]
     assert set(site["files"]) == {
         "index.html",
         "storage.html",
@@ -281,7 +313,8 @@ def test_what_is_in_it(checkout: Checkout, tmp_path: Path) -> None:
         "worker/gpu/device.js",
         "worker/wasm/kernel.wasm",
         "worker/shaders/a.wgsl",
-        *(f"{runtime}/{name}" for name in PYODIDE if name != "console.html"),
+        *(f"{runtime}/{name}" for name in PYODIDE if name not in ("console.html", "python_stdlib.zip")),
+        site["stdlib"],
         f"{runtime}/pyodide-lock.json",
         *(f"{runtime}/{name}" for name in placed_wheels(out).values()),
         "models/tiny/manifest.json",
@@ -326,12 +359,8 @@ def test_numpy_comes_without_what_is_not_used(checkout: Checkout, tmp_path: Path
             recorded = archive.read(f"{name}-1.dist-info/RECORD").decode().splitlines()
         assert {line.split(",")[0] for line in recorded} == names - {f"{name}-1.dist-info/RECORD"}
         unused = {f"{name}/{each}" for each in UNUSED}
-        if name == "numpy":
-            assert file == f"numpy-1-0{digest[:8]}-py3-none-any.whl"
-            assert not unused & names
-        else:
-            assert file == f"{name}-1-py3-none-any.whl"
-            assert unused <= names
+        assert file == f"numpy-1-0{digest[:8]}-py3-none-any.whl"
+        assert not unused & names
 
 
 def test_the_runtimes_lock_knows_its_wheels_only(checkout: Checkout, tmp_path: Path) -> None:
@@ -339,8 +368,6 @@ def test_the_runtimes_lock_knows_its_wheels_only(checkout: Checkout, tmp_path: P
     lock = json.loads((tmp_path / "out/runtime/pyodide-1.2.3/pyodide-lock.json").read_bytes())
     assert lock["info"] == checkout.lock["info"]
     assert set(lock["packages"]) == set(WHEELS)
-    for name in ("micropip", "packaging"):
-        assert lock["packages"][name]["sha256"] == checkout.assets[name].sha256
 
 
 def test_the_wheel_holds_what_runs_in_the_browser(checkout: Checkout, tmp_path: Path) -> None:
@@ -580,6 +607,7 @@ def test_the_second_opinion_is_there_where_it_can_be_had(checkout: Checkout, tmp
     checkout.add_asset("regex", file, data)
     out = tmp_path / "out"
     assert checkout.build(out) is True
+    assert (out / "runtime/pyodide-1.2.3" / file).read_bytes() == data
     assert f"runtime/pyodide-1.2.3/{file}" in json.loads((out / SITE_FILE).read_bytes())["files"]
     assert "regex 1\n" in (out / "LICENSES.txt").read_text("utf-8")
     (checkout.cache / digest).unlink()
