@@ -130,7 +130,7 @@ def test_a_question_that_is_more_than_the_budget_is_refused_with_the_numbers(cha
 
 def test_settings_that_the_model_does_not_know_are_not_shown(chat: ChatPage) -> None:
     page: Page = chat.page
-    assert page.evaluate("document.querySelectorAll('#setting-fields select').length") == 4
+    assert page.evaluate("document.querySelectorAll('#setting-fields select').length") == 5
     chat.open_settings()
     expect(page.get_by_label("Context budget")).to_be_visible()
     for name in ("Thinking", "Earlier thoughts", "Longest thought"):
