@@ -1,7 +1,8 @@
 // Keyboard: what keys do, and the map of them, which is made from the same list.
 //
-// With Alt a letter is no text, so these keys work in the field too; they are told by their place on the keyboard, as Alt
-// writes other characters on some. `?` works outside of fields, and can be turned off, as speech input may say it.
+// With Alt a letter is no text, so these keys work in the field too; on a Mac it is, a letter of many languages or an accent,
+// so there they work outside of fields. They are told by their place on the keyboard, as Alt changes what they write. `?`
+// works outside of fields, and can be turned off, as speech input may say it.
 
 import { byId, isComposing, make } from "./dom.js";
 
@@ -9,6 +10,7 @@ import { byId, isComposing, make } from "./dom.js";
  * @typedef {{code: string, key: string, label: string, run: () => void}} Shortcut */
 
 const STORAGE_KEY = "slm2-question-mark";
+const ALT_WRITES = /^(Mac|iP)/.test(navigator.platform);
 /** Keys that other files listen to. @type {readonly (readonly [string, string])[]} */
 const OTHERS = [
   ["Enter", "sends the message"],
@@ -46,7 +48,8 @@ export class Keyboard {
   #press(event) {
     if (isComposing(event) || event.ctrlKey || event.metaKey || document.querySelector("dialog[open]")) return;
     const isQuestion = event.key === "?" && !event.altKey && this.#single.checked && !isWriting(event.target);
-    const shortcut = event.altKey && !event.shiftKey ? this.#shortcuts.find(({ code }) => code === event.code) : undefined;
+    const shortcut = this.#shortcuts.find((each) => event.altKey && !event.shiftKey && each.code === event.code);
+    if (shortcut && ALT_WRITES && isWriting(event.target)) return;
     if (!isQuestion && !shortcut) return;
     event.preventDefault();
     if (shortcut) shortcut.run();

@@ -74,10 +74,12 @@ export async function persist() {
 }
 
 /** @param {import("../worker/store/records.js").Record_} record @param {Map<string, number>} lengths
- * @returns {StoredModel | null} null for a manifest that is of another version of this program */
+ * @returns {StoredModel | null} null for a manifest that this program didn't write */
 function modelOf({ url, manifest, verified }, lengths) {
-  const json = JSON.parse(manifest);
-  const entries = [json.tokenizer, ...(json.weights?.shards ?? [])];
+  const json = readJson(manifest);
+  const shards = json?.weights?.shards ?? [];
+  if (!Array.isArray(shards)) return null;
+  const entries = [json?.tokenizer, ...shards];
   if (!entries.every((each) => typeof each?.sha256 === "string" && Number.isSafeInteger(each.bytes))) return null;
   const files = entries.map(({ file, bytes, sha256 }) => {
     const stored_bytes = Math.min(lengths.get(sha256) ?? 0, bytes);
@@ -96,6 +98,15 @@ function modelOf({ url, manifest, verified }, lengths) {
   const [name, folder] = [nameOf(url), new URL("./", url).href];
   const complete = files.every((file) => file.stored);
   return { name, title: String(json.title ?? name), url: folder, bytes, stored_bytes, complete, files };
+}
+
+/** @param {string} text @returns {any} null for what is no JSON */
+function readJson(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
 }
 
 /** Throws when a file that is to go is in use now. @param {Store} store @param {string} name */

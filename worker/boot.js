@@ -130,6 +130,9 @@ function explain(stage, error) {
   if (error instanceof RangeError) {
     return new DeviceError("device.out_of_memory", `${stage}: the browser gives no memory: ${reason}`, { stage });
   }
+  if (error instanceof WebAssembly.CompileError || error instanceof WebAssembly.LinkError) {
+    return new DeviceError("device.no_wasm", `${stage}: ${reason}`, { stage });
+  }
   return new AssetError("asset.unreachable", `${stage}: could not be loaded from this site: ${reason}`, {
     stage,
     reason,

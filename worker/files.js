@@ -1,7 +1,7 @@
 // A model's files, on the network and in storage: nobody gets one before its size and hash are verified.
 //
-// manifest.json is fetched from the network, or, without one, taken from storage; it names every other file with
-// its size and sha256. Those are looked up in storage by their hash first and fetched otherwise. Whatever its
+// manifest.json is fetched from the network and compared with site.json, or, without one, taken from storage; it names
+// every other file with its size and sha256. Those are looked up in storage by their hash first and fetched otherwise. Whatever its
 // source, a file is read into memory of the recorded size and hashed. A stored file that is only begun goes on from
 // there; one that is damaged is dropped and fetched, that one alone; a fetched file that is wrong is fetched once
 // more; then `format.model_file`. Not being able to store a file is a warning. Of several tabs that want the same
@@ -10,12 +10,14 @@
 import { DeviceError, errorFrom, FormatError, InputError, LIMITS, MANIFEST, Slm2Error } from "./protocol.js";
 import { download, unreachable } from "./store/download.js";
 import { Draft } from "./store/draft.js";
-import { Hasher } from "./store/hash.js";
+import { Hasher, sha256Hex } from "./store/hash.js";
 import { locked } from "./store/lock.js";
 import { begin, complete, recordOf, sweep } from "./store/records.js";
 import { openStore } from "./store/store.js";
+import { fetchVerified } from "./verified.js";
 
 /** @typedef {{file: string, bytes: number, sha256: string}} FileEntry */
+/** @typedef {import("./site.js").Site} Site */
 /** @typedef {import("./store/store.js").Store} Store */
 /** Who hears of the bytes that arrive (`bytes` is negative when they turned out to be wrong; `stored`: they came
  * from storage) and of what went wrong without harm.
@@ -27,6 +29,7 @@ const MANIFEST_MS = 30_000;
 /** The files of one model. */
 export class ModelFiles {
   #model;
+  #root;
   #models;
   #folder;
   #store;
@@ -60,27 +63,33 @@ export class ModelFiles {
       const reason = refused.join("; ");
       listeners.onWarning(errorFrom("asset.no_storage", `model files: ${reason}`, { reason }));
     }
-    return new ModelFiles(model, new URL("models/", root), store, listeners);
+    return new ModelFiles(model, new URL(root), store, listeners);
   }
 
-  /** @param {string} model @param {URL} models the site's folder of them @param {Store} store
-   * @param {Listeners} listeners */
-  constructor(model, models, store, listeners) {
+  /** @param {string} model @param {URL} root the site's @param {Store} store @param {Listeners} listeners */
+  constructor(model, root, store, listeners) {
     this.#model = model;
-    this.#models = models;
-    this.#folder = new URL(`${model}/`, models);
+    this.#root = root;
+    this.#models = new URL("models/", root);
+    this.#folder = new URL(`${model}/`, this.#models);
     this.#url = new URL("manifest.json", this.#folder);
     this.#store = store;
     this.#listeners = listeners;
   }
 
-  /** The newest manifest that can be had, as bytes and as JSON of a format that we know: the server's, or, when it
-   * does not answer, the stored one.
+  /** The newest manifest that can be had, as bytes and as JSON of a format that we know: the server's, of the hash that
+   * site.json has, or, when it does not answer, the stored one. Of a model that was put beside the site's own site.json
+   * knows none.
    *
-   * Throws InputError `input.model`, AssetError, FormatError `format.manifest`.
+   * Throws InputError `input.model`, AssetError, FormatError `format.manifest`, ProtocolError `protocol.version`.
+   * @param {Promise<Site>} ownSite which is on its way, as the manifest is
    * @returns {Promise<{bytes: Uint8Array<ArrayBuffer>, json: any}>} */
-  async manifest() {
-    const bytes = await this.#fetchManifest();
+  async manifest(ownSite) {
+    const fetched = await this.#fetchManifest();
+    const site = await ownSite;
+    const path = `models/${this.#model}/manifest.json`;
+    const isOther = async () => path in site.files && (await sha256Hex(fetched.bytes)) !== site.files[path].sha256;
+    const bytes = !fetched.isStored && (await isOther()) ? await fetchVerified(this.#root, site, path) : fetched.bytes;
     let json;
     try {
       this.#manifest = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
@@ -92,8 +101,12 @@ export class ModelFiles {
       const found = `${json?.format} version ${json?.version}`;
       throw badManifest("manifest.format", found, `${MANIFEST.format} version ${MANIFEST.version}`);
     }
-    await this.#write("manifest.json", () => begin(this.#store, this.#url.href, this.#manifest));
     return { bytes, json };
+  }
+
+  /** Writes down that the manifest's files are being stored. Its reader has found nothing wrong with it. */
+  async begin() {
+    await this.#write("manifest.json", () => begin(this.#store, this.#url.href, this.#manifest));
   }
 
   /** Fills `into` with the file's bytes, of the recorded size and hash; stored for the next time.
@@ -117,7 +130,7 @@ export class ModelFiles {
     await sweep(this.#store, ({ url }) => url.startsWith(this.#models.href) && !own.includes(url));
   }
 
-  /** @returns {Promise<Uint8Array<ArrayBuffer>>} */
+  /** @returns {Promise<{bytes: Uint8Array<ArrayBuffer>, isStored: boolean}>} */
   async #fetchManifest() {
     let bytes;
     try {
@@ -135,12 +148,12 @@ export class ModelFiles {
       }
       const record = await recordOf(this.#store, this.#url.href).catch(() => null);
       if (!record) throw error;
-      return new TextEncoder().encode(record.manifest);
+      return { bytes: new TextEncoder().encode(record.manifest), isStored: true };
     }
     if (bytes.byteLength > LIMITS.manifest_bytes) {
       throw badManifest("manifest", `${bytes.byteLength} bytes`, `at most ${LIMITS.manifest_bytes}`);
     }
-    return bytes;
+    return { bytes, isStored: false };
   }
 
   /** @param {FileEntry} entry @param {Uint8Array} into @param {AbortSignal} [signal] */

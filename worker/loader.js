@@ -64,12 +64,13 @@ async function load(request) {
     onWarning: ({ code, message, detail }) =>
       tellPage({ type: "warning", code: /** @type {any} */ (code), message, detail }),
   });
-  const asked = files.manifest();
+  const asked = files.manifest(ownSite);
   asked.catch(() => {}); // heard below
   const site = await ownSite;
   checkSite(request.site, site.version, "loader");
   const { bytes: manifest, json } = await asked;
   const plan = parsePlan(json);
+  await files.begin();
   const entries = [plan.tokenizer, ...plan.shards];
   progress = new Progress(entries.reduce((sum, entry) => sum + entry.bytes, 0));
 

@@ -3,8 +3,8 @@
 // Theory of operation. Everything is asked for at once. What is data is hashed before anybody uses it (verified.js);
 // Pyodide's two scripts are modules, and a worker's imports have no place for a hash. Pyodide fetches its data by itself,
 // and where it can use a file not at all it writes that on the console and waits for ever. So while it loads, its `fetch`
-// gives it the files that are on their way already, and of one that fails whoever has called hears here. Wheels are unpacked
-// into site-packages: there is nothing to resolve or to install.
+// gives it the files that are on their way already, and of one that fails, or of a WebAssembly that the browser refuses,
+// whoever has called hears here. Wheels are unpacked into site-packages: there is nothing to resolve or to install.
 
 import { fetchVerified } from "./verified.js";
 
@@ -24,8 +24,9 @@ export function pathsOf(site, wheels) {
 
 /** Python, with what is in the wheels ready to be imported.
  *
- * Throws AssetError `asset.unreachable`, `asset.hash`; DeviceError `device.insecure_context`; what `import` of a script
- * throws that can't be had.
+ * Throws AssetError `asset.unreachable`, `asset.hash`; ProtocolError `protocol.version`; DeviceError
+ * `device.insecure_context`; what `import` of a script throws that can't be had, and WebAssembly of a module that can't
+ * be used.
  * @param {URL} root @param {Site} site @param {string[]} wheels paths of `site.files`
  * @returns {Promise<any>} Pyodide's interface */
 export async function startPython(root, site, wheels) {
@@ -53,13 +54,23 @@ export async function startPython(root, site, wheels) {
     // A file that fails is heard of below; Pyodide would only complain of it.
     return file.then((bytes) => new Response(bytes, { headers })).catch(() => new Promise(() => {}));
   };
+  const { instantiateStreaming } = WebAssembly;
+  const refused = new Promise((_, reject) => {
+    WebAssembly.instantiateStreaming = (...given) => {
+      const made = instantiateStreaming.apply(WebAssembly, given);
+      made.catch(reject);
+      return made;
+    };
+  });
+  const started = Promise.race([loading, refused]);
   try {
-    const [pyodide, found] = await Promise.all([loading, Promise.all(files), ...imports]);
+    const [pyodide, found] = await Promise.all([started, Promise.all(files), ...imports]);
     const extractDir = sitePackages(pyodide);
     for (const wheel of found.slice(data.length)) pyodide.unpackArchive(wheel, "wheel", { extractDir });
     return pyodide;
   } finally {
     self.fetch = fetchPlainly;
+    WebAssembly.instantiateStreaming = instantiateStreaming;
   }
 }
 

@@ -52,8 +52,9 @@ async function open(request) {
   const fetched = ownSite.then((site) => moduleOf(HOME, site, "tokenizer", false));
   fetched.catch(() => {}); // it is awaited below, after what may fail first
   checkSite(request.site, (await ownSite).version, "tokenizer");
-  const { json } = await files.manifest();
+  const { json } = await files.manifest(ownSite);
   const entry = fileEntry(json.tokenizer, "tokenizer", LIMITS.tokenizer_bytes);
+  await files.begin();
   const file = await files.obtain(entry, new Uint8Array(entry.bytes));
   const module = await fetched;
 

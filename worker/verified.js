@@ -1,6 +1,7 @@
 // Verified: files of this site that a program takes as bytes, each of the hash that site.json has.
 
 import { AssetError, DeviceError } from "./protocol.js";
+import { checkSite, fetchSite } from "./site.js";
 import { sha256Hex } from "./store/hash.js";
 
 /** @typedef {import("./site.js").Site} Site */
@@ -10,7 +11,8 @@ const fetchPlainly = self.fetch.bind(self);
 
 /** A file of the site, whole. A copy in the HTTP cache that is not the file any more is fetched anew, once.
  *
- * Throws AssetError `asset.unreachable`, `asset.hash`; DeviceError `device.insecure_context`.
+ * Throws AssetError `asset.unreachable`, `asset.hash`; ProtocolError `protocol.version` when the site has been replaced
+ * meanwhile; DeviceError `device.insecure_context`.
  * @param {URL} root @param {Site} site @param {string} path one of `site.files`
  * @returns {Promise<Uint8Array<ArrayBuffer>>} */
 export async function fetchVerified(root, site, path) {
@@ -26,6 +28,8 @@ export async function fetchVerified(root, site, path) {
     found = await sha256Hex(bytes);
     if (found === allowed) return bytes;
   }
+  const now = await fetchSite(root).catch(() => site);
+  checkSite(site.version, now.version, "server");
   throw new AssetError("asset.hash", `${url}: found sha256 ${found}; allowed: ${allowed}`, { url, found, allowed });
 }
 

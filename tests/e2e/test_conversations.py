@@ -232,6 +232,63 @@ def test_a_reply_that_is_left_is_stored_where_it_began(chat: ChatPage) -> None:
     chat.set(max_tokens="5")
 
 
+def test_a_name_that_is_being_typed_stays(chat: ChatPage, context: BrowserContext) -> None:
+    page = chat.page
+    opened(page)
+    page.get_by_role("button", name="Rename “Left”").click()
+    page.get_by_label("New name of").fill("Le")
+    other = context.new_page()
+    other.goto(f"{chat.url}tokenizer.html")
+    other.evaluate("new BroadcastChannel('slm2-conversations').postMessage(null)")
+    other.close()
+    page.keyboard.type("ft")
+    page.wait_for_timeout(300)
+    expect(page.get_by_label("New name of")).to_have_value("Left")
+    expect(page.get_by_label("New name of")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("Renamed: “Left”.")).to_be_visible()
+    page.keyboard.press("Escape")
+
+
+def test_one_that_cannot_be_read_keeps_no_other_from_being_exported(chat: ChatPage) -> None:
+    page = chat.page
+    page.evaluate(
+        """() => new Promise((resolve, reject) => {
+          const request = indexedDB.open("slm2-conversations");
+          request.onsuccess = () => {
+            const stores = request.result.transaction(["heads", "turns"], "readwrite");
+            const heads = stores.objectStore("heads").getAll();
+            heads.onsuccess = () => {
+              stores.objectStore("heads").put({ ...heads.result[0], id: "odd", title: "Odd", deleted: null });
+              stores.objectStore("turns").put({ id: "odd", turns: 7 });
+            };
+            stores.oncomplete = () => resolve(request.result.close());
+            stores.onerror = () => reject(stores.error);
+          };
+        })"""
+    )
+    opened(page)
+    n_lines = page.locator("#chat-list .chat").count()
+    everything = exported(page, "Export all")
+    assert len(everything["conversations"]) == n_lines - 1 > 0
+    expect(page.locator("#chats-error .error")).to_contain_text("format.conversation")
+    page.get_by_role("button", name="Delete “Odd”").click()
+    page.keyboard.press("Escape")
+
+
+def test_where_alt_writes_its_keys_leave_the_field_alone(visit: Open, tiny_url: str) -> None:
+    chat = visit("about:blank")
+    chat.url = tiny_url
+    chat.page.add_init_script("Object.defineProperty(Navigator.prototype, 'platform', { value: 'MacIntel' })")
+    page = chat.open("?model=tiny").wait("ready").page
+    page.get_by_label("Message").focus()
+    page.keyboard.press("Alt+c")
+    expect(page.locator("#chats")).to_be_hidden()
+    page.get_by_role("button", name="Model", exact=True).focus()
+    page.keyboard.press("Alt+c")
+    expect(page.locator("#chats")).to_be_visible()
+
+
 def test_without_a_database(chromium: Browser, tiny_url: str) -> None:
     """As in some private windows: the page says so, and the tab keeps its own."""
     context = chromium.new_context()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -42,9 +43,38 @@ def test_damaged_shard(
     assert sum("weights-00" in url for url in chat.requests) == 1
 
 
-def test_damaged_manifest(damaged: Damaged, serve: Serve, visit: Open) -> None:
-    url = serve(damaged("models/smollm2-135m/manifest.json", lambda data: data[: len(data) // 2])).url
-    assert "JSON" in visit(url).expect_error("format.manifest")
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_damaged_manifest(is_listed: bool, damaged: Damaged, serve: Serve, visit: Open) -> None:
+    """It has the hash that site.json has; of a model that was put beside the site's own, none is known."""
+    name = "models/smollm2-135m/manifest.json"
+    folder = damaged(name, lambda data: data[: len(data) // 2])
+    if not is_listed:
+        site = json.loads((folder / "site.json").read_bytes())
+        del site["files"][name]
+        (folder / "site.json").write_text(json.dumps(site), "utf-8")
+    text = visit(serve(folder).url).expect_error("asset.hash" if is_listed else "format.manifest")
+    assert ("manifest.json: found sha256" if is_listed else "JSON") in text
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        ("new WebAssembly.CompileError('too new')", "device.no_wasm"),
+        ("new RangeError('out of memory')", "device.out_of_memory"),
+    ],
+)
+def test_python_that_the_browser_refuses(error: str, code: str, visit: Open, url: str) -> None:
+    """Pyodide itself says so on the console, and waits for ever."""
+
+    def refusing(route: Route) -> None:
+        response = route.fetch()
+        harm = f"WebAssembly.instantiateStreaming = async () => {{ throw {error}; }};"
+        route.fulfill(response=response, body=f"{harm}\n{response.text()}")
+
+    chat = visit("about:blank")
+    chat.url = url
+    chat.page.context.route("**/worker/worker.js", refusing)
+    assert "runtime" in chat.open().expect_error(code)
 
 
 def test_model_that_is_not_there(visit: Open, url: str) -> None:

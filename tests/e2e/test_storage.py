@@ -453,6 +453,29 @@ def test_storage_that_fills_up_meanwhile(
     assert stored["tokenizer.slm2tok"] == 0
 
 
+def test_records_of_others_are_left_out(visit_storage: OpenPage) -> None:
+    """A manifest that is no JSON, or none of ours, hides no other model, and goes with all."""
+    page = visit_storage()
+    page.evaluate(FETCH)
+    for manifest in ["", "null", "{", '{"weights": {"shards": {}}, "tokenizer": 1}']:
+        page.evaluate(
+            """async (manifest) => {
+              const url = new URL("models/odd/manifest.json", document.baseURI).href;
+              const text = JSON.stringify({ url, ms: Date.now(), complete: false, verified: {}, manifest });
+              const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(text));
+              const name = Array.from(new Uint8Array(digest), (b) => b.toString(16).padStart(2, "0")).join("");
+              const cache = await caches.open("slm2-models");
+              await cache.put(`/slm2-models/record/${name}`, new Response(text));
+            }""",
+            manifest,
+        )
+    assert [model["name"] for model in page.evaluate("storage.list()")] == ["tiny"]
+    page.evaluate("storage.remove('*')")
+    assert page.evaluate("storage.list()") == []
+    keys = "caches.open('slm2-models').then((cache) => cache.keys()).then((keys) => keys.length)"
+    assert page.evaluate(keys) == 0
+
+
 def test_list_and_remove(
     visit_storage: OpenPage, server: FaultyServer, files: dict[str, dict[str, Any]]
 ) -> None:

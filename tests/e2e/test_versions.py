@@ -131,9 +131,11 @@ def test_a_page_from_before_an_update_is_told(
     assert page.evaluate(LOAD)[0] == "asset.unreachable", "this site has no weights"
 
 
+@pytest.mark.parametrize("changed", [None, "manifest.json", "numpy"])
 @pytest.mark.parametrize("n_old", [1, 3])
-def test_a_site_that_is_replaced_meanwhile(n_old: int, visit: Open, url: str) -> None:
-    """Once the page has asked for site.json, or once page, worker and loader have: it is noticed."""
+def test_a_site_that_is_replaced_meanwhile(n_old: int, changed: str | None, visit: Open, url: str) -> None:
+    """Once the page has asked for site.json, or once page, worker and loader have: it is noticed, and told as that
+    also where a file of the new version comes first."""
     seen: list[str] = []
 
     def change(route: Route) -> None:
@@ -148,5 +150,7 @@ def test_a_site_that_is_replaced_meanwhile(n_old: int, visit: Open, url: str) ->
     chat = visit("about:blank")
     chat.url = url
     chat.page.context.route("**/site.json", change)
+    if changed:
+        chat.page.context.route(f"**/{changed}*", lambda route: route.fulfill(body="{}"))
     assert "f" * 16 in chat.open().expect_error("protocol.version")
     expect(chat.page.get_by_role("button", name="Reload the page")).to_be_visible()

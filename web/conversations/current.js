@@ -1,5 +1,6 @@
 // Current: which conversation this tab shows, and its way into the store. The tab remembers it by its id.
 
+import { newId } from "../ids.js";
 import { checkTurns, guessTitle } from "./record.js";
 
 /** @typedef {import("./record.js").Head} Head */
@@ -75,7 +76,7 @@ export class Current {
     const next = { ...head, changed: new Date().toISOString(), n_turns: turns.length, revision: head.revision + 1 };
     if (!(await this.#store.write(next, turns))) {
       // Another tab has gone on from it, or removed it: both stay.
-      next.id = crypto.randomUUID();
+      next.id = newId();
       next.revision = 1;
       next.deleted = null;
       await this.#store.write(next, turns);
@@ -88,7 +89,7 @@ export class Current {
 /** @returns {Head} */
 function blank() {
   const now = new Date().toISOString();
-  const id = crypto.randomUUID();
+  const id = newId();
   return { id, title: "", titled: false, created: now, changed: now, deleted: null, revision: 0, n_turns: 0 };
 }
 

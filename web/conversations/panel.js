@@ -5,6 +5,7 @@
 
 import { button, byId, count, download, make } from "../dom.js";
 import { errorCard } from "../errors.js";
+import { newId } from "../ids.js";
 import { checkTitle, checkTurns, MAX_TITLE_CHARS } from "./record.js";
 import { exportName, exportText, importFile } from "./transfer.js";
 
@@ -43,7 +44,10 @@ export class ConversationPanel {
       this.#import.value = "";
       if (file) void this.#try(() => this.#importFrom(file));
     });
-    this.#channel.addEventListener("message", () => this.isOpen && void this.#try(() => this.#show()));
+    this.#channel.addEventListener("message", () => {
+      // A name that is being typed stays; the list is made anew when that has ended.
+      if (this.isOpen && !this.#list.querySelector("form")) void this.#try(() => this.#show());
+    });
     byId("chats-lasting", HTMLElement).hidden = store.lasting;
   }
 
@@ -201,18 +205,25 @@ export class ConversationPanel {
     return { title, created, changed, turns: checkTurns(found?.turns, title) };
   }
 
+  /** All that can be read; of the others it says why not. */
   async #exportAll() {
     const heads = (await this.#store.heads()).filter(({ deleted }) => deleted === null);
     const all = [];
-    for (const head of heads.sort((a, b) => (a.created < b.created ? -1 : 1))) all.push(await this.#exported(head));
-    offer(all);
+    for (const head of heads.sort((a, b) => (a.created < b.created ? -1 : 1))) {
+      try {
+        all.push(await this.#exported(head));
+      } catch (error) {
+        this.#errors.append(errorCard(error, []));
+      }
+    }
+    if (all.length > 0) offer(all);
   }
 
   /** @param {File} file */
   async #importFrom(file) {
     const conversations = await importFile(file);
     for (const { title, created, changed, turns } of conversations) {
-      const own = { id: crypto.randomUUID(), titled: true, deleted: null, revision: 1, n_turns: turns.length };
+      const own = { id: newId(), titled: true, deleted: null, revision: 1, n_turns: turns.length };
       await this.#store.write({ ...own, title, created, changed }, turns);
     }
     this.changed();

@@ -30,10 +30,13 @@ export class CacheStore {
   }
 
   async files() {
-    const lengths = new Map();
-    const bySha256 = Map.groupBy(await this.#parts(), ({ sha256 }) => sha256);
-    for (const [sha256, parts] of bySha256) lengths.set(sha256, chain(parts).at(-1)?.end ?? 0);
-    return lengths;
+    /** @type {Map<string, Part[]>} */
+    const bySha256 = new Map();
+    for (const part of await this.#parts()) {
+      const parts = bySha256.get(part.sha256) ?? [];
+      bySha256.set(part.sha256, [...parts, part]);
+    }
+    return new Map([...bySha256].map(([sha256, parts]) => [sha256, chain(parts).at(-1)?.end ?? 0]));
   }
 
   /** @param {string} sha256 @returns {Promise<Entry>} */
