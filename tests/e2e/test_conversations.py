@@ -184,32 +184,32 @@ def test_two_tabs_lose_nothing(chat: ChatPage, context: BrowserContext) -> None:
     other.page.close()
 
 
-# Does something as soon as the reply has begun to come, and doesn't let it end before.
-WHEN_IT_COMES = """(act) => new Promise((resolve, reject) => {
-  const sees = (selector) => new Promise((found) => {
-    const look = () => document.querySelector(selector) ?? null;
-    const observer = new MutationObserver(() => look() && (observer.disconnect(), found(look())));
-    if (look()) found(look());
-    else observer.observe(document, { childList: true, subtree: true, attributes: true });
+# Clicks, as soon as a reply that is asked for later has begun to come.
+WHEN_IT_COMES = """(selectors) => {
+  const sees = (find) => new Promise((resolve, reject) => {
+    const look = () => find() && (observer.disconnect(), clearTimeout(late), resolve(find()));
+    const late = setTimeout(() => reject(new Error(`${find} has not been seen`)), 60_000);
+    const observer = new MutationObserver(look);
+    const all = { childList: true, subtree: true, characterData: true, attributes: true };
+    observer.observe(document, all);
+    look();
   });
-  const text = () => document.querySelector(".turn:last-child .reply .text")?.textContent ?? "";
-  const observer = new MutationObserver(() => {
-    if (text().length < 9) return;
-    observer.disconnect();
-    if (document.documentElement.dataset.state !== "busy") return reject(new Error("it has ended"));
-    (async () => {
-      for (const selector of act) (await sees(selector)).click();
-    })().then(resolve, reject);
+  const comes = () => {
+    const text = document.querySelector(".turn:last-child .reply[aria-busy=true] .text")?.textContent ?? "";
+    return document.documentElement.dataset.state === "busy" && text.length > 9;
+  };
+  globalThis.clicked = sees(comes).then(async () => {
+    for (const selector of selectors) (await sees(() => document.querySelector(selector))).click();
   });
-  observer.observe(document, { childList: true, subtree: true, characterData: true });
-})"""
+}"""
 
 
 def test_a_reply_that_is_left_is_stored_where_it_began(chat: ChatPage) -> None:
     page = chat.page
     page.get_by_role("button", name="New chat").click()
-    chat.set(max_tokens="600").ask("Left")
     page.evaluate(WHEN_IT_COMES, ["#new-chat"])
+    chat.set(max_tokens="600").ask("Left")
+    page.evaluate("clicked")
     chat.wait("ready")
     expect(page.locator(".turn")).to_have_count(0)
     opened(page)
@@ -220,8 +220,9 @@ def test_a_reply_that_is_left_is_stored_where_it_began(chat: ChatPage) -> None:
     assert turn["answered"]["result"]["text"] != ""
 
     # One of a conversation that is deleted meanwhile goes with it.
-    chat.ask("Deleted")
     page.evaluate(WHEN_IT_COMES, ["#open-chats", "[aria-label='Delete “Left”']"])
+    chat.ask("Deleted")
+    page.evaluate("clicked")
     chat.wait("ready")
     expect(page.get_by_role("status").filter(has_text="is deleted")).to_be_visible()
     expect(page.get_by_role("button", name="Left", exact=True)).to_have_count(0)

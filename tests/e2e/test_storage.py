@@ -463,7 +463,8 @@ def test_records_of_others_are_left_out(visit_storage: OpenPage) -> None:
               const url = new URL("models/odd/manifest.json", document.baseURI).href;
               const text = JSON.stringify({ url, ms: Date.now(), complete: false, verified: {}, manifest });
               const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(text));
-              const name = Array.from(new Uint8Array(digest), (b) => b.toString(16).padStart(2, "0")).join("");
+              const hex = (byte) => byte.toString(16).padStart(2, "0");
+              const name = Array.from(new Uint8Array(digest), hex).join("");
               const cache = await caches.open("slm2-models");
               await cache.put(`/slm2-models/record/${name}`, new Response(text));
             }""",

@@ -134,8 +134,8 @@ def test_a_page_from_before_an_update_is_told(
 @pytest.mark.parametrize("changed", [None, "manifest.json", "numpy"])
 @pytest.mark.parametrize("n_old", [1, 3])
 def test_a_site_that_is_replaced_meanwhile(n_old: int, changed: str | None, visit: Open, url: str) -> None:
-    """Once the page has asked for site.json, or once page, worker and loader have: it is noticed, and told as that
-    also where a file of the new version comes first."""
+    """Once the page has asked for site.json, or once page, worker and loader have: it is noticed,
+    and told as that also where a file of the new version comes first."""
     seen: list[str] = []
 
     def change(route: Route) -> None:
