@@ -168,6 +168,7 @@ export async function load(options = {}) {
     return await new Promise((resolve, reject) => {
       abort = () => reject(cancelled("load"));
       signal?.addEventListener("abort", abort);
+      if (signal?.aborted) abort(); // while the options were checked
       for (const [each, channel] of /** @type {const} */ ([
         [engine, "worker_to_page"],
         [loader, "loader_to_page"],
@@ -248,9 +249,14 @@ class Slm {
   #disposed = null;
   /** Why nothing can be asked any more. @type {AnyError | null} */
   #ended = null;
+  /** @internal Resolves when it has ended by itself, to why. @type {Promise<AnyError>} */
+  ended;
+  /** @type {(error: AnyError) => void} */
+  #tellEnd = () => {};
 
   /** @internal @param {Crew} crew @param {Life} engine @param {Int32Array | null} control @param {Record<string, any>} info */
   constructor(crew, engine, control, info) {
+    this.ended = new Promise((resolve) => (this.#tellEnd = resolve));
     this.info = Object.freeze(info);
     this.#crew = crew;
     this.#worker = engine.worker;
@@ -397,6 +403,7 @@ class Slm {
     this.#crew.end();
     this.#chat?.fail(error);
     this.#chat = null;
+    this.#tellEnd(error);
   }
 }
 

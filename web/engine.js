@@ -99,12 +99,16 @@ export class Engine {
   load() {
     if (this.#slm?.failure) this.#slm = null;
     if (this.#slm) return Promise.resolve(this.#slm);
-    this.#loading ??= this.#load();
+    if (!this.#loading) {
+      const abort = (this.#abort = new AbortController());
+      // Not at once: whoever hears of it finds it loading.
+      this.#loading = Promise.resolve().then(() => this.#load(abort));
+    }
     return this.#loading;
   }
 
-  async #load() {
-    const abort = (this.#abort = new AbortController());
+  /** @param {AbortController} abort @returns {Promise<Slm>} */
+  async #load(abort) {
     const { signal } = abort;
     const { share = SHARES[0], ...options } = this.#options;
     this.#tell("state", "loading");

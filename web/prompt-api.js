@@ -10,7 +10,7 @@
 // measured by its ledger: the engine assembles and counts it, and the reply is stopped before its first token. A
 // prompt counts only when its reply has come: an aborted one leaves the session as it was.
 
-import { InputError } from "./client.js";
+import { Cancelled, InputError } from "./client.js";
 import { engineOf } from "./engine.js";
 import { fetchSite } from "../worker/site.js";
 import { domError, quotaError, translate } from "./prompt/errors.js";
@@ -135,7 +135,7 @@ export class LanguageModel extends EventTarget {
           session.destroy();
           throw error;
         }
-        signal?.addEventListener("abort", () => session.destroy(signal.reason), { once: true });
+        signal?.addEventListener("abort", () => session.destroy(signal.reason), { signal: session.#end.signal });
         return session;
       }, signal);
     } finally {
@@ -293,14 +293,18 @@ export class LanguageModel extends EventTarget {
           },
         });
         let text = "";
-        for await (const delta of chat) {
-          if (isTooLong) continue; // it was stopped too late
-          text += delta;
-          tell(delta);
+        try {
+          for await (const delta of chat) {
+            if (isTooLong) continue; // it was stopped too late
+            text += delta;
+            tell(delta);
+          }
+        } catch (error) {
+          if (!isTooLong || !(error instanceof Cancelled)) throw error; // stopped above; no host may be left to say so
         }
-        const { reason, stats } = await chat.result;
         signal.throwIfAborted();
         if (isTooLong) return null;
+        const { reason, stats } = await chat.result;
         if (format && !["stop_token", "stop_string"].includes(reason)) {
           throw domError("SyntaxError", `the reply ended by ${reason} before it was what responseConstraint wants`);
         }
@@ -349,8 +353,19 @@ export class LanguageModel extends EventTarget {
 async function ledgerOf(slm, messages, params, signal) {
   const asked = joined(messages);
   if (asked.at(-1)?.role !== "user") asked.push({ role: "user", content: "" });
-  const chat = slm.chat(asked, { ...params, signal, onContext: () => chat.cancel() });
-  await chat.result;
+  /** @type {import("./client.js").Ledger | null} */
+  let ledger = null;
+  const chat = slm.chat(asked, {
+    ...params,
+    signal,
+    onContext: (found) => {
+      ledger = found;
+      chat.cancel();
+    },
+  });
+  await chat.result.catch((error) => {
+    if (!ledger || !(error instanceof Cancelled)) throw error; // stopped above; no host may be left to say so
+  });
   signal.throwIfAborted();
   return chat.ledger;
 }
@@ -368,9 +383,11 @@ function withoutOldest(past) {
  * @template T @param {() => Promise<T>} work @param {AbortSignal | undefined} signal @returns {Promise<T>} */
 async function orAborted(work, signal) {
   signal?.throwIfAborted();
+  let abort = () => {};
   /** @type {Promise<never>} */
-  const aborted = new Promise((_, reject) => signal?.addEventListener("abort", () => reject(signal.reason), { once: true }));
+  const aborted = new Promise((_, reject) => (abort = () => reject(signal?.reason)));
   aborted.catch(() => {});
+  signal?.addEventListener("abort", abort);
   try {
     const result = await Promise.race([work(), aborted]);
     signal?.throwIfAborted();
@@ -378,6 +395,8 @@ async function orAborted(work, signal) {
   } catch (error) {
     signal?.throwIfAborted();
     throw translate(error);
+  } finally {
+    signal?.removeEventListener("abort", abort);
   }
 }
 

@@ -39,10 +39,14 @@ export class Slm2Chat extends HTMLElement {
   /** Those that run or wait, with what stops them. @type {Map<Turn, AbortController>} */
   #open = new Map();
   #progress = new LoadProgress();
+  /** Where the log was scrolled to last. */
+  #followed = 0;
   /** @type {IntersectionObserver | null} */
   #observer = null;
   /** Attributes that are wrong, and where that is said. @type {Map<string, HTMLElement>} */
   #wrong = new Map();
+  /** What is loading, told of once however many wait for it. @type {{engine: Engine, end: Promise<void>} | null} */
+  #loading = null;
   #parts;
 
   constructor() {
@@ -111,19 +115,7 @@ export class Slm2Chat extends HTMLElement {
    * @returns {Promise<void>} */
   async load() {
     const engine = this.#attach();
-    if (engine.state === "ready") return;
-    this.#showError(null);
-    try {
-      const slm = await engine.load();
-      this.#say(this.#labels.ready);
-      this.#fire("ready", { info: slm.info });
-    } catch (error) {
-      this.#showError(error);
-      this.#tellError(error);
-      throw error;
-    } finally {
-      this.#showState();
-    }
+    if (engine.state !== "ready") await this.#loadOnce(engine, true);
   }
 
   /** Asks, as if a visitor had typed it.
@@ -146,8 +138,9 @@ export class Slm2Chat extends HTMLElement {
     turn.note(this.#labels.queued);
     this.#showState();
     this.#follow();
+    // What goes wrong with it is the reply's.
+    if (engine.state !== "ready") this.#loadOnce(engine, false).catch(() => {});
     try {
-      await this.#loadFor(engine);
       return await engine.run(this, (slm) => this.#answer(slm, turn, stopped), stopped);
     } catch (error) {
       if (error instanceof Cancelled && stopped.aborted) {
@@ -161,7 +154,7 @@ export class Slm2Chat extends HTMLElement {
       this.#open.delete(turn);
       engine.release(turn);
       this.#showState();
-      this.#follow();
+      this.#keepUp();
     }
   }
 
@@ -242,14 +235,33 @@ export class Slm2Chat extends HTMLElement {
     if (this.#engine?.state !== "ready") this.load().catch(() => {});
   }
 
-  /** Tells of readiness, once, before the first reply; what goes wrong is the reply's. @param {Engine} engine */
-  async #loadFor(engine) {
-    if (engine.state === "ready") return;
+  /** @param {Engine} engine @param {boolean} isTold whether to tell of its end by more than the event of readiness
+   * @returns {Promise<void>} */
+  #loadOnce(engine, isTold) {
+    if (this.#loading?.engine === engine) return this.#loading.end;
     this.#showError(null);
-    void engine.load().then(
-      (slm) => this.#fire("ready", { info: slm.info }),
-      () => {},
-    );
+    const end = this.#load(engine, isTold).finally(() => {
+      if (this.#loading === loading) this.#loading = null;
+    });
+    const loading = (this.#loading = { engine, end });
+    return end;
+  }
+
+  /** @param {Engine} engine @param {boolean} isTold */
+  async #load(engine, isTold) {
+    try {
+      const slm = await engine.load();
+      if (isTold) this.#say(this.#labels.ready);
+      this.#fire("ready", { info: slm.info });
+    } catch (error) {
+      if (isTold) {
+        this.#showError(error);
+        this.#tellError(error);
+      }
+      throw error;
+    } finally {
+      this.#showState();
+    }
   }
 
   /** @param {Slm} slm @param {Turn} turn @param {AbortSignal} signal @returns {Promise<Reply>} */
@@ -261,15 +273,17 @@ export class Slm2Chat extends HTMLElement {
       signal,
       onPrefill: (done, total) => turn.note(fill(this.#labels.reading, { done, total })),
       onQueue: (place) => turn.note(place > 0 ? this.#labels.queued : ""),
-      onReasoning: (delta) => turn.think(delta),
+      onReasoning: (delta) => {
+        turn.think(delta);
+        this.#keepUp();
+      },
     });
     turn.note("");
     let text = "";
     for await (const delta of chat) {
       text += delta;
-      const pinned = this.#isPinned();
       turn.append(delta);
-      if (pinned) this.#follow();
+      this.#keepUp();
       this.#fire("delta", { delta, text });
     }
     const { reason, transcript, ...result } = await chat.result;
@@ -372,10 +386,11 @@ export class Slm2Chat extends HTMLElement {
   }
 
   #showState() {
-    const { chat, send, stop, reset, bar, status } = this.#parts;
+    const { chat, input, send, stop, reset, bar, status } = this.#parts;
     const state = this.#engine?.state ?? "idle";
     const isOpen = this.#open.size > 0;
     chat.dataset.state = isOpen && state === "ready" ? "busy" : state;
+    if (this.shadowRoot?.activeElement === (isOpen ? send : stop)) input.focus(); // not lost with what is hidden
     send.hidden = isOpen;
     stop.hidden = !isOpen;
     reset.hidden = this.#turns.length === 0;
@@ -412,13 +427,16 @@ export class Slm2Chat extends HTMLElement {
     this.#parts.announcer.textContent = text;
   }
 
-  #isPinned() {
+  /** Goes to the end of what is shown, unless the reader has scrolled up from where it was. */
+  #keepUp() {
     const { scrollHeight, scrollTop, clientHeight } = this.#parts.log;
-    return scrollHeight - scrollTop - clientHeight < PINNED_PX;
+    if (scrollTop >= this.#followed || scrollHeight - scrollTop - clientHeight < PINNED_PX) this.#follow();
   }
 
   #follow() {
-    this.#parts.log.scrollTop = this.#parts.log.scrollHeight;
+    const { log } = this.#parts;
+    log.scrollTop = log.scrollHeight;
+    this.#followed = log.scrollTop;
   }
 
   /** @param {string} name @param {object} detail */

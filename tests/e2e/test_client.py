@@ -336,6 +336,21 @@ def test_errors_keep_their_class_and_code(call: str, code: str, cls: str, page: 
     assert got == [code, cls, True, True]
 
 
+def test_a_load_is_aborted_between_its_checks_and_its_workers(page: Page) -> None:
+    got = page.evaluate(
+        """async () => {
+          const stopper = new AbortController();
+          let nRead = 0; // by the check, then by the load itself
+          const options = { signal: stopper.signal, get onProgress() {
+            if (++nRead === 2) stopper.abort();
+            return undefined;
+          } };
+          return [await client.SLM2.load(options).then(() => "loaded", ({ code }) => code), nRead];
+        }"""
+    )
+    assert got == ["cancelled", 2]
+
+
 @pytest.mark.parametrize("value", [0, -1, 1.5, "'64'", "NaN", "2 ** 53", "true"])
 def test_context_length_must_be_a_whole_number(page: Page, value: object) -> None:
     code = (

@@ -147,7 +147,8 @@ def test_by_keyboard_alone(one: tuple[BrowserContext, Page]) -> None:
     assert shown(page) == ["Hello!", QUESTION, ANSWER]
     heard = page.evaluate("heard.map(({ name }) => name)")
     assert heard[0] == "progress"
-    assert list(dict.fromkeys(heard)) == ["progress", "ready", "delta", "done"]
+    assert [name for name, _ in itertools.groupby(heard)] == ["progress", "ready", "delta", "done"]
+    assert heard.count("ready") == 1
     progress = page.evaluate("heard.filter(({ name }) => name === 'progress').map(({ detail }) => detail)")
     assert {"runtime", "weights"} <= {each["stage"] for each in progress}
     done = page.evaluate("heard.at(-1).detail")
@@ -449,6 +450,60 @@ def test_tabs_and_frames_share_an_engine_and_outlive_it(visit: Visit, server: st
     assert len([w for w in two.workers if w.url.endswith("worker/worker.js")]) == 1
     wrong = visit('<slm2-chat id="a" model="tiny" share="all"></slm2-chat>')
     assert wrong.evaluate("outcome(chat().ask('Hello'))")["code"] == "input.params"
+    expect(wrong.locator("#a .chat")).to_have_attribute("data-state", "idle")
+
+
+def test_who_hears_that_the_engine_loads_finds_it_loading(visit: Visit) -> None:
+    """And may ask for it again."""
+    page = visit("")
+    got = page.evaluate(
+        """async () => {
+          const { engineOf } = await import("./web/engine.js");
+          const engine = engineOf({ model: "tiny", share: "page" });
+          const seen = [engine.state];
+          const holder = {};
+          const ends = new Set();
+          engine.hold(holder, { state: (state) => {
+            seen.push([state, engine.state]);
+            ends.add(engine.load());
+          } });
+          ends.add(engine.load());
+          const models = new Set(await Promise.all(ends));
+          engine.release(holder);
+          return { seen, n: models.size };
+        }"""
+    )
+    assert got == {"seen": ["idle", ["loading", "loading"], ["ready", "ready"]], "n": 1}
+
+
+def test_the_focus_is_not_lost_and_who_has_scrolled_up_stays_there(visit: Visit) -> None:
+    page = visit('<slm2-chat id="a" model="tiny" temperature="0" max-tokens="170"></slm2-chat>')
+    box = page.get_by_role("textbox", name="Message")
+    box.fill("Hello")
+    for name in ("Send", "Stop"):
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("button", name=name)).to_be_focused()
+        if name == "Send":
+            page.keyboard.press("Enter")
+            expect(box).to_be_focused()
+    until(page, "heard.at(-1)?.name === 'done'")
+    expect(page.get_by_role("button", name="Send")).to_be_visible()
+    expect(box).to_be_focused()
+    got = page.evaluate(
+        """async () => {
+          chat().style.setProperty("--slm2-height", "18rem");
+          const log = chat().shadowRoot.querySelector(".log");
+          const places = [];
+          for (const isUp of [false, true]) {
+            const up = () => isUp && (log.scrollTop = 0);
+            chat().addEventListener("slm2-delta", up, { once: true });
+            await chat().ask("Hello");
+            places.push([log.scrollTop > 100, log.scrollHeight - log.scrollTop - log.clientHeight < 2]);
+          }
+          return places;
+        }"""
+    )
+    assert got == [[True, True], [False, False]]
 
 
 def test_load_when_visible_or_at_once(visit: Visit) -> None:
@@ -472,6 +527,17 @@ def test_errors_are_sentences_with_a_code(visit: Visit) -> None:
     expect(card).to_contain_text("No such model is installed.")
     expect(card).to_contain_text("input.model")
     assert page.evaluate("heard.at(-1).detail.code") == "input.model"
+    # Each load that fails is told of once, however often it is asked for meanwhile.
+    page.evaluate(
+        """async () => {
+          heard.length = 0;
+          chat().setAttribute("load", "interaction");
+          const input = chat().shadowRoot.querySelector("textarea");
+          for (let n = 0; n < 3; n++) input.dispatchEvent(new Event("input"));
+          await outcome(chat().load());
+        }"""
+    )
+    assert page.evaluate("heard.filter(({ name }) => name === 'error').length") == 1
     got = page.evaluate("outcome(chat().ask('Hello'))")
     assert got["code"] == "input.model"
     expect(page.locator("#a .assistant .error")).to_contain_text("No such model is installed.")

@@ -219,6 +219,39 @@ def test_abort_and_destroy(page: Page) -> None:
     assert got["never"]["name"] == "AbortError"
 
 
+def test_signals_keep_nothing_of_what_has_ended(page: Page) -> None:
+    """Neither the caller's nor the session's own has a listener more than before."""
+    got = page.evaluate(
+        """async () => {
+          const heard = new Set();
+          const { addEventListener: add, removeEventListener: remove } = EventTarget.prototype;
+          AbortSignal.prototype.addEventListener = function (type, listener, options) {
+            heard.add(listener);
+            if (options?.signal) add.call(options.signal, "abort", () => heard.delete(listener));
+            add.call(this, type, listener, options);
+          };
+          AbortSignal.prototype.removeEventListener = function (type, listener) {
+            heard.delete(listener);
+            remove.call(this, type, listener);
+          };
+          const { signal } = new AbortController();
+          const session = await make({ signal, slm2: { max_tokens: 2 } });
+          const nOpen = heard.size; // what ends the session with its signal
+          await session.prompt("Hello");
+          await session.prompt("Hello", { signal });
+          await session.append("Hello", { signal });
+          for await (const _ of session.promptStreaming("Hello", { signal }));
+          (await session.clone({ signal })).destroy();
+          const nBetween = heard.size;
+          session.destroy();
+          delete AbortSignal.prototype.addEventListener;
+          delete AbortSignal.prototype.removeEventListener;
+          return [nOpen, nBetween, heard.size];
+        }"""
+    )
+    assert got == [1, 1, 0]
+
+
 def test_overflow(page: Page) -> None:
     """The oldest exchanges go, the initial ones never; a prompt that can't fit changes nothing."""
     got = page.evaluate(

@@ -51,6 +51,14 @@ self.postMessage = function (message, ...rest) {
   return post.call(self, message, ...rest);
 };
 """
+# `lines`: a tab's channels to hosts, one after the other.
+CHANNELS = """() => {
+  const all = [];
+  globalThis.BroadcastChannel = class extends BroadcastChannel {
+    constructor(name) { super(name); all.push(this); }
+  };
+  globalThis.lines = () => all.filter(({ name }) => name.startsWith("slm2 line"));
+}"""
 LONG = 170
 DRAWN = {"temperature": 1.0, "seed": 5, "max_tokens": LONG, "invalid_utf8": "show"}
 
@@ -307,8 +315,9 @@ def test_a_host_that_hangs_loses_its_place(tab: NewTab) -> None:
 
 
 def start_sharing(page: Page) -> None:
-    """Begins to share, and doesn't wait: `shared` is a promise."""
-    page.evaluate(f"() => {{ globalThis.shared = ({SHARE})({{}}); }}")
+    """Begins to share, and doesn't wait: `shared` is a promise, of an error as data, too."""
+    failed = "({ code, detail }) => ({ code, detail })"
+    page.evaluate(f"() => {{ globalThis.shared = ({SHARE})({{}}).catch({failed}); }}")
 
 
 def freeze(page: Page) -> Callable[[], None]:
@@ -397,6 +406,138 @@ def test_a_reply_is_stopped_when_its_host_is_gone(tab: NewTab) -> None:
         assert len(got["text"]) > 30
         assert whole["text"].startswith(got["text"])
     assert comparable(four.evaluate("(drawn) => run(drawn)", DRAWN)) == comparable(whole)
+
+
+def test_a_reply_that_tabs_die_of_does_not_go_through_all_of_them(tab: NewTab) -> None:
+    hosts = [tab(), tab(), tab()]
+    last = tab()
+    last.evaluate("(drawn) => { run(drawn); }", DRAWN)
+    for n, host in enumerate(hosts, 1):
+        until(last, f"deltas > {10 * n}")
+        wait_for_engine(host)
+        GONE.add(host)
+        crash(host)
+    got = last.evaluate("running")
+    assert (got["code"], got["detail"]) == ("device.worker", {"lost": 3})
+    assert last.evaluate("run()")["reason"] == "max_tokens"
+    assert engines(last) == 1
+
+
+def test_a_load_that_tabs_die_of_does_not_go_through_all_of_them(tab: NewTab) -> None:
+    hosts = [tab(share=False), tab(share=False)]
+    last = tab(share=False)
+    last.context.route("**/worker/worker.js", lambda route: None)
+    last.evaluate(CHANNELS)
+    for page in (*hosts, last):
+        start_sharing(page)
+        until(page, "progress.length > 0")
+    for n, host in enumerate(hosts, 1):
+        until(last, f"lines().length === {n}")
+        GONE.add(host)
+        crash(host)
+    assert last.evaluate("shared") == {"code": "device.worker", "detail": {"lost": 2}}
+    wait_for_no_workers(last)
+
+
+def test_an_engine_that_dies_while_nobody_asks(tab: NewTab) -> None:
+    """All tabs hear of it at once, and may load it again."""
+    one = tab(share=False)
+
+    def mortal(route: Route) -> None:
+        end = "new BroadcastChannel('end').onmessage = () => self.close();\n"
+        response = route.fetch()
+        route.fulfill(response=response, body=end + response.text())
+
+    one.context.route("**/worker/worker.js", mortal)
+    one.evaluate(f"({SHARE})()")
+    two = tab()
+    two.evaluate("() => new BroadcastChannel('end').postMessage('now')")
+    for page in (one, two):
+        until(page, "slm.failure?.code === 'device.worker'")
+    wait_for_no_workers(one)
+    assert two.evaluate(f"({SHARE})()")["info"]["sharing"]["here"]
+
+
+def test_a_tab_that_has_lost_its_place_may_have_it_again(tab: NewTab) -> None:
+    """It had the engine for another tab alone, and stood still."""
+    one, two = tab(), tab()
+    one.evaluate("() => slm.dispose()")
+    wake = freeze(one)
+    two.evaluate("() => { run(); }")
+    assert two.evaluate("running")["reason"] == "max_tokens"
+    wake()
+    wait_for_no_workers(one)
+    GONE.add(two)
+    close(two)
+    again = one.evaluate(f"({SHARE})()")
+    assert again["info"]["sharing"] == {"shared": True, "here": True, "why": None}
+
+
+def test_a_host_that_has_taken_a_tab_for_gone(tab: NewTab) -> None:
+    """The tab is there, and its reply is made again."""
+    one, two = tab(), tab(share=False)
+    expected = one.evaluate("(drawn) => run(drawn)", DRAWN)
+    two.evaluate(CHANNELS)
+    two.evaluate(f"({SHARE})()")
+    two.evaluate("(drawn) => { run(drawn).then(() => (globalThis.ended = true)); }", DRAWN)
+    until(two, "deltas > 5")
+    one.evaluate(  # takes two's lock, as WebKit does when a page is left, and back again
+        "(line) => navigator.locks.request(`slm2 tab ${line.split(' ').at(-1)}`, { steal: true }, () => {})",
+        two.evaluate("lines()[0].name"),
+    )
+    until(two, "globalThis.ended")
+    got = two.evaluate("running")
+    assert comparable(got) == comparable(expected)
+    assert (got["same"], got["stats"]["runs"]) == (True, 2)
+
+
+def test_a_host_that_goes_away_while_a_prompt_is_measured(tab: NewTab) -> None:
+    """A session of the Prompt API stops a reply by itself; that it has no end is no abort."""
+    one, two, three = tab(), tab(), tab()
+    for n, host in enumerate((one, two), 1):  # the nth stop silences the nth host
+        host.evaluate(
+            """(n) => new BroadcastChannel("mute").addEventListener("message", ({ data }) => {
+              if (data === n) BroadcastChannel.prototype.postMessage = () => {};
+            })""",
+            n,
+        )
+    three.evaluate(
+        """async () => {
+          const { LanguageModel } = await import("./web/prompt-api.js");
+          const slm2 = { model: "tiny", executor: "wasm", max_tokens: 40 };
+          const outcome = (promise) => promise.then((value) => typeof value, String);
+          globalThis.session = await LanguageModel.create({ temperature: 0, slm2 });
+          const many = "word ".repeat(8);
+          let overflows = 0;
+          session.addEventListener("contextoverflow", () => (overflows += 1));
+          const overflow = async () => {
+            const before = overflows;
+            for (let text; ; ) {
+              text = await session.prompt(many);
+              if (overflows > before) return text;
+            }
+          };
+          await overflow();
+          globalThis.measure = () => outcome(session.measureContextUsage("Hello"));
+          globalThis.ask = () => outcome(overflow());
+          globalThis.overflows = () => overflows;
+          const mute = new BroadcastChannel("mute");
+          const { postMessage } = BroadcastChannel.prototype;
+          globalThis.stopped = 0;
+          BroadcastChannel.prototype.postMessage = function (message) {
+            if (message.type !== "cancel") return postMessage.call(this, message);
+            stopped += 1;
+            postMessage.call(mute, stopped);
+          };
+        }"""
+    )
+    for n, (host, what) in enumerate(((one, "measure"), (two, "ask")), 1):
+        three.evaluate(f"() => {{ globalThis.got = {what}(); }}")
+        until(three, f"stopped >= {n}")
+        GONE.add(host)
+        close(host)
+        assert three.evaluate("got") == ("number" if what == "measure" else "string")
+    assert three.evaluate("overflows()") == 2
 
 
 def test_tabs_of_two_versions_have_a_model_each(tab: NewTab) -> None:

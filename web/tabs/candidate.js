@@ -1,7 +1,7 @@
 // Candidate: this tab in the row of those that wait for a place's lock, for all in the tab that want the model.
 //
 //     waiting ──lock──▶ host ──ends──▶ over          it failed, or nobody wanted it any more
-//        ▲               └──stolen──▶ waiting        another tab took it for hung
+//        ▲               └──stolen──▶ waiting        another tab took it for hung, or the page was left and is back
 //        └── withdrawn when nobody in the tab wants it
 
 import { Host } from "./host.js";
@@ -55,11 +55,14 @@ export class Candidate {
       // It may have failed before they had a line to it.
       if (host.failure) for (const fail of [...this.#users.values()]) fail(host.failure);
     };
-    const lost = async () => {
-      if (!host) return; // withdrawn, or no lock is to be had: then nobody will be heard
+    /** @param {any} error */
+    const lost = async (error) => {
+      // Withdrawn, or no lock is to be had: then nobody will be heard.
+      if (signal.aborted || error.name !== "AbortError") return;
       if (this.host === host) this.host = null;
-      await host.end();
+      await host?.end();
       if (this.#users.size > 0) this.#stand(false);
+      else this.#forget();
     };
     navigator.locks.request(hostLock(this.#place), steal ? { steal } : { signal }, serve).then(over, lost);
   }

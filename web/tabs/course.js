@@ -19,9 +19,13 @@ export class Course {
   id = 0;
   /** Whether it was stopped, and a host was told so. */
   isCancelled = false;
+  /** How many hosts have run it, or were to run it first. */
+  tries = 0;
   #request;
   #options;
   #runs = 0;
+  /** Where it was told that it stands. @type {number | null} */
+  #place = null;
   #told = { text: new Told(), reasoning: new Told() };
   #hasLedger = false;
 
@@ -36,6 +40,7 @@ export class Course {
   send(id) {
     this.id = id;
     this.#runs += 1;
+    this.#place = null;
     for (const told of Object.values(this.#told)) told.begin();
     return { ...this.#request, id };
   }
@@ -77,6 +82,9 @@ export class Course {
 
   /** @param {number} place */
   #tellPlace(place) {
+    if (place === this.#place) return;
+    this.#place = place;
+    if (place === 0) this.tries += 1;
     try {
       this.#options.onQueue?.(place);
     } catch (error) {

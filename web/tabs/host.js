@@ -88,6 +88,7 @@ export class Host {
       });
       if (this.#isOver) return void (await engine.dispose());
       this.#engine = engine;
+      void engine.ended.then((error) => this.#fail(error));
       checkSite(site, engine.info.site, "engine");
       this.#sayToAll({ type: "ready", info: engine.info });
       this.#serve();
@@ -109,6 +110,7 @@ export class Host {
       this.#refuse(guest, error);
       return;
     }
+    this.#repeatPlace(guest);
     guest.line.say({ type: "welcome" });
   }
 
@@ -188,7 +190,7 @@ export class Host {
       if (!entry) break;
       this.#run(this.#engine, entry);
     }
-    this.#tellPlaces();
+    if (!this.#isOver) this.#tellPlaces();
   }
 
   /** @param {Engine} engine @param {Entry} entry */
@@ -221,6 +223,15 @@ export class Host {
     if (entry.place === place) return;
     entry.place = place;
     entry.guest.line.say({ type: "queued", id: entry.request.id, place });
+  }
+
+  /** Of a guest's request that is known here, again: one that is not told of with a `welcome` has been forgotten.
+   * @param {Guest} guest */
+  #repeatPlace(guest) {
+    const known = [...(this.#running ? [this.#running.entry] : []), ...this.#queue.order()];
+    for (const { request, place, guest: owner } of known) {
+      if (owner === guest && place !== null) guest.line.say({ type: "queued", id: request.id, place });
+    }
   }
 
   /** @param {string} key @param {Channels["host_to_tab"]} message */

@@ -34,12 +34,27 @@ export const lobbyName = ({ name }) => `slm2 lobby ${name}`;
 /** @param {string} host @param {string} id */
 export const lineName = (host, id) => `slm2 line ${host} ${id}`;
 
-/** A lock of this name, held until what it resolves to is called. Rejects where a page may hold none.
+/** A lock of this name, held until what it resolves to is called; again after it was lost, as WebKit takes the locks of a
+ * page that is left and come back to. Rejects where a page may hold none.
  * @param {string} name @returns {Promise<() => void>} */
 export function hold(name) {
   return new Promise((resolve, reject) => {
-    const held = () => new Promise((done) => resolve(() => done(undefined)));
-    navigator.locks.request(name, held).catch(reject);
+    let isOver = false;
+    let letGo = () => {};
+    const release = () => {
+      isOver = true;
+      letGo();
+    };
+    const ask = () => {
+      let isHeld = false;
+      const held = () => {
+        isHeld = true;
+        resolve(release);
+        return isOver ? undefined : new Promise((done) => (letGo = () => done(undefined)));
+      };
+      navigator.locks.request(name, held).catch((error) => (isHeld && !isOver ? ask() : reject(error)));
+    };
+    ask();
   });
 }
 

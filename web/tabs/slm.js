@@ -25,6 +25,11 @@ const MAX_HELLOS = 6;
 const PING_MS = 3000;
 // So many questions in a row that a host has left unanswered, and it is taken for hung.
 const MAX_PINGS = 4;
+// So many hosts lost one after the other before they were ready, or with the same reply, and it may be what they died of.
+const MAX_LOST_LOADING = 2;
+const MAX_TRIES = 3;
+// So many questions without a word of the request, and a host that answers has forgotten it: it took this tab for gone.
+const MAX_UNHEARD = 2;
 
 /** This document, among the tabs. */
 const TAB = newId();
@@ -55,6 +60,10 @@ export class SharedSlm {
   /** Whether a host has ever answered. */
   #isHeard = false;
   #isReady = false;
+  /** Whether this host has been. */
+  #isHostReady = false;
+  /** Hosts in a row that were not, and are no more. */
+  #nLost = 0;
   /** Questions since the last answer. */
   #hellos = 0;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
@@ -62,6 +71,8 @@ export class SharedSlm {
   #lastId = 0;
   /** The reply that runs or waits. @type {Course | null} */
   #course = null;
+  /** Questions since the host has last said something of it. */
+  #unheard = 0;
   /** @type {AnyError | null} */
   #ended = null;
   /** @type {Promise<void> | null} */
@@ -161,6 +172,7 @@ export class SharedSlm {
     }
     // Every fourth one asks who has the model: it may not be whom this tab has heard of.
     this.#hellos += 1;
+    this.#unheard += 1;
     const host = this.#hellos % 4 === 0 ? null : this.#host;
     const { site } = this.#place;
     this.#lobby.say({ type: "hello", version: PROTOCOL_VERSION, site, host, tab: TAB, id: this.#id });
@@ -177,7 +189,10 @@ export class SharedSlm {
   /** Sends the request to the host, if there is one of each. */
   #send() {
     if (!this.#course || !this.#isWelcome) return;
-    if (this.#course.isCancelled) return this.#stop();
+    const { isCancelled, tries } = this.#course;
+    if (isCancelled) return this.#stop();
+    if (tries >= MAX_TRIES) return this.#fail(lost("chat", "makes the reply", tries));
+    this.#unheard = 0;
     this.#lastId += 1;
     this.#line?.say(this.#course.send(this.#lastId));
     this.#watch();
@@ -186,8 +201,11 @@ export class SharedSlm {
   /** @param {import("../../worker/protocol.js").LeadMessage} lead */
   #follow({ host }) {
     if (this.#ended || host === this.#host) return;
+    if (this.#host !== null && !this.#isHostReady) this.#nLost += 1;
+    if (this.#nLost >= MAX_LOST_LOADING) return this.#end(lost("load", "loads the model", this.#nLost));
     this.#line?.close();
     this.#host = host;
+    this.#isHostReady = false;
     this.#isWelcome = false;
     this.#hellos = 0;
     this.#line = new Line(
@@ -206,7 +224,7 @@ export class SharedSlm {
     switch (message.type) {
       case "welcome":
         this.#isHeard = true;
-        if (this.#isWelcome) return;
+        if (this.#isWelcome) return this.#unheard >= MAX_UNHEARD ? this.#send() : undefined;
         this.#isWelcome = true;
         this.#watch();
         return this.#send();
@@ -219,7 +237,8 @@ export class SharedSlm {
         return this.#tell(() => this.#options.onWarning?.(errorFrom(code, text, detail)));
       }
       case "ready":
-        this.#isReady = true;
+        this.#isReady = this.#isHostReady = true;
+        this.#nLost = 0;
         this.#show(message.info);
         return this.#resolve(true);
       case "error":
@@ -227,6 +246,7 @@ export class SharedSlm {
     }
     const course = this.#course;
     if (course === null || message.id !== course.id) return; // of a request that was given up
+    this.#unheard = 0;
     if (message.type === "done" || message.type === "error") this.#course = null;
     if (message.type === "done") {
       const { executor, adapter } = message.stats;
@@ -288,3 +308,7 @@ export class SharedSlm {
     this.#release();
   }
 }
+
+/** @param {string} what @param {string} does what a host did when it was lost @param {number} times */
+const lost = (what, does, times) =>
+  new DeviceError("device.worker", `${what}: the tab that ${does} was lost ${times} times in a row`, { lost: times });
