@@ -12,7 +12,8 @@
 
 import { load } from "../client.js";
 import { FairQueue } from "./fairqueue.js";
-import { hold, isHeld, Line, lineName, lobbyName, newId, tabLock } from "./line.js";
+import { hold, isHeld, Line, lineName, lobbyName, tabLock } from "./line.js";
+import { newId } from "../ids.js";
 import { checkProtocol, checkSite } from "../../worker/site.js";
 import { Cancelled, errorFrom, PROTOCOL_VERSION, ProtocolError } from "../../worker/protocol.js";
 

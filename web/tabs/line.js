@@ -16,9 +16,6 @@ import { check, ProtocolError } from "../../worker/protocol.js";
 /** @typedef {import("../client.js").Prepared} Prepared */
 /** `name`: what tells it from others. @typedef {Omit<Prepared, "site"> & {name: string, site: string}} Place */
 
-/** An id that nobody else has; also where `crypto.randomUUID` is missing, as on a page that is not secure. */
-export const newId = () => crypto.getRandomValues(new Uint32Array(4)).join("-");
-
 /** Why nothing can be shared here, or null. @returns {"locks" | "channels" | null} */
 export function missing() {
   if (typeof (/** @type {any} */ (navigator).locks?.request) !== "function") return "locks";

@@ -6,7 +6,8 @@
 // that was under way is made again there (course.js): all executors and tabs give the same bits, so it is the same reply.
 
 import { load, prepare } from "../client.js";
-import { hold, missing, newId, tabLock } from "./line.js";
+import { hold, missing, tabLock } from "./line.js";
+import { newId } from "../ids.js";
 import { SharedSlm } from "./slm.js";
 import { PROTOCOL_VERSION } from "../../worker/protocol.js";
 

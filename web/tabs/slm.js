@@ -11,7 +11,8 @@ import { checkOptions, encodeRequest } from "../request.js";
 import { storage } from "../client.js";
 import { Candidate } from "./candidate.js";
 import { Course } from "./course.js";
-import { Line, lineName, lobbyName, newId } from "./line.js";
+import { Line, lineName, lobbyName } from "./line.js";
+import { newId } from "../ids.js";
 import { Cancelled, DeviceError, errorFrom, PROTOCOL_VERSION, ProtocolError } from "../../worker/protocol.js";
 
 /** @typedef {import("../../worker/protocol.js").Channels} Channels */
