@@ -39,10 +39,13 @@ export const seconds = (ms) => `${(ms / 1000).toFixed(1)} s`;
 /** @param {number} n @param {string} noun */
 export const count = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
 
+// When a file that is offered has surely been read: a busy browser begins late.
+const READ_MS = 60_000;
+
 /** Offers `text` as a file. @param {string} name @param {string} text */
 export function download(name, text) {
   const url = URL.createObjectURL(new Blob([text], { type: "application/json" }));
   const link = make("a", { href: url, download: name });
   link.click();
-  setTimeout(() => URL.revokeObjectURL(url));
+  setTimeout(() => URL.revokeObjectURL(url), READ_MS);
 }
