@@ -19,7 +19,7 @@ import { Slm2Error } from "../worker/protocol.js";
 const MAX_TRIES = 5;
 
 /** @param {number} index */
-export const boundaryId = (index) => `boundary-${String(index).padStart(5, "0")}`;
+const boundaryId = (index) => `boundary-${String(index).padStart(5, "0")}`;
 
 /** One case's record. Rejects only with what is no answer: a worker that died, a file that could not be had.
  * @param {Context} context @param {Case} each @param {number} index @returns {Promise<Record>} */

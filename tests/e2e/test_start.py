@@ -112,6 +112,19 @@ def test_the_runtime_and_the_weights_come_beside_each_other(page: Page, tiny_url
     assert len(rest) == len(FILES), rest
 
 
+def test_wasm_may_come_under_any_type(page: Page, tiny_url: str) -> None:
+    types = set()
+
+    def as_text(route: Route) -> None:
+        response = route.fetch()
+        types.add(route.request.url.rpartition("/")[2])
+        route.fulfill(response=response, content_type="text/plain")
+
+    page.context.route("**/*.wasm", as_text)
+    assert load(page, tiny_url)["timings"]["total_ms"] > 0
+    assert types >= {"pyodide.asm.wasm", "forward.shared.wasm"}
+
+
 def _flipped(data: bytes) -> bytes:
     """One bit, in the middle."""
     middle = len(data) // 2

@@ -815,8 +815,13 @@ def test_a_bug_is_not_an_answer() -> None:
     assert b"ZeroDivisionError" in done.stderr
 
 
-@pytest.mark.parametrize("when", ["reading", "generating"])
-def test_ctrl_c_is_cancelled_with_130_and_no_traceback(packed_tiny: Path, when: str) -> None:
+@pytest.mark.parametrize(
+    ("when", "number"),
+    [("reading", signal.SIGINT), ("generating", signal.SIGINT), ("generating", signal.SIGTERM)],
+)
+def test_ctrl_c_is_cancelled_with_130_and_no_traceback(
+    packed_tiny: Path, when: str, number: signal.Signals
+) -> None:
     arguments = ["generate", "--model", "tiny", "--jsonl", "--explain"]
     with spawn(arguments, packed_tiny.parent) as process:
         assert process.stdin
@@ -832,7 +837,7 @@ def test_ctrl_c_is_cancelled_with_130_and_no_traceback(packed_tiny: Path, when: 
             assert process.stdout.readline()
         else:
             time.sleep(0.3)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, err = process.communicate(timeout=60)
         assert process.wait(60) == 130
     text = err.decode()

@@ -14,7 +14,7 @@ import { FormatError } from "../client.js";
 /** What a file holds of one. @typedef {{title: string, created: string, changed: string, turns: KeptTurn[]}} Exported */
 
 export const MAX_TITLE_CHARS = 200;
-export const MAX_TURNS = 10_000;
+const MAX_TURNS = 10_000;
 const GUESSED_TITLE_CHARS = 60;
 const TRANSCRIPT_VERSION = 2;
 const REASONS = ["stop_token", "stop_string", "max_tokens", "context_full", "cancelled", "invalid_utf8", "dead_end"];

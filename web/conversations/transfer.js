@@ -40,7 +40,7 @@ export async function importFile(file) {
 }
 
 /** The same of a text. @param {string} text @param {string} name of the file, for messages @returns {Exported[]} */
-export function importText(text, name) {
+function importText(text, name) {
   const value = parse(text, name);
   if (value?.format !== FORMAT) throw bad(`${name}: format`, value?.format, FORMAT);
   if (value.version !== VERSION) throw bad(`${name}: version`, value.version, String(VERSION));

@@ -21,7 +21,7 @@ from slm2_web.errors import Cancelled, Slm2Error
 EXIT_DONE: Final = 0
 EXIT_NO: Final = 1  # the answer is no: a replay that differs
 EXIT_ERROR: Final = 2  # bad input, a damaged file, a device that fails
-EXIT_INTERRUPTED: Final = 130  # Ctrl-C
+EXIT_INTERRUPTED: Final = 130  # Ctrl-C, SIGTERM
 EXIT_BROKEN_PIPE: Final = 141  # nobody reads stdout any more
 
 MAX_INPUT_BYTES: Final = 64 << 20

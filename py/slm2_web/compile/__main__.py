@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -98,9 +99,10 @@ def visit(folder: Path) -> None:
 
 @main.command()
 def clean() -> None:
-    """Remove dist/ and build/; fetched files stay in the cache."""
+    """Remove build/, and dist/ of a checkout; fetched files stay in the cache."""
     place = find_place()
-    for folder in (place.work / "dist", place.work / "build"):
+    # Only of a checkout: where an installed wheel keeps things, dist/ is somebody else's.
+    for folder in (*((place.default_out,) if place.is_checkout else ()), place.work / "build"):
         if folder.is_dir() and not folder.is_symlink():
             shutil.rmtree(folder)
             say(f"removed {folder}")
@@ -127,4 +129,6 @@ def run() -> int:
 
 
 if __name__ == "__main__":
+    # As Ctrl-C: nothing is left half made.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(run())

@@ -47,8 +47,8 @@ NOT_OF_STDLIB = re.compile(
     r"|big5\w*|euc_\w+|gb\w+|hz|iso2022_\w+|johab|shift_\w+)\.py$"
 )
 _RECORD = re.compile(r"[^/]+\.dist-info/RECORD")
-# What an installer adds to what a wheel brought.
-_INSTALLERS = re.compile(r"(^|/)__pycache__/|^\.\./|^/|\.dist-info/(INSTALLER|REQUESTED|direct_url\.json)$")
+# What a wheel brings of its metadata. What else is there an installer has written, the hour in it at times.
+_BROUGHT = r"[^/]+\.dist-info/(?:METADATA|WHEEL|entry_points\.txt|licenses/.+)"
 # A zip's times, which nothing depends on.
 _DATE = (2026, 1, 1, 0, 0, 0)
 
@@ -72,20 +72,16 @@ def trim(whole: Path, folder: Path, without: re.Pattern[str] = NOT_IN_BROWSER) -
     return out
 
 
-def tagged(wheel: Path) -> Path:
-    """The wheel, renamed: its name gets a build tag, `0` and a hash of its bytes.
+def hashed(file: Path) -> Path:
+    """The file, renamed: its name tells a hash of its bytes, a wheel's as its build tag, which begins with 0.
 
     Browsers may keep what lies under the publisher's name for ever.
     """
-    name, version, *tags = wheel.name.split("-")
-    build = f"0{hashlib.sha256(wheel.read_bytes()).hexdigest()[:8]}"
-    return wheel.rename(wheel.with_name("-".join((name, version, build, *tags))))
-
-
-def hashed(file: Path) -> Path:
-    """The file, renamed: a hash of its bytes ends the name, before the suffix."""
     digest = hashlib.sha256(file.read_bytes()).hexdigest()[:8]
-    return file.rename(file.with_name(f"{file.stem}-{digest}{file.suffix}"))
+    if file.suffix != ".whl":
+        return file.rename(file.with_name(f"{file.stem}-{digest}{file.suffix}"))
+    name, version, *tags = file.name.split("-")
+    return file.rename(file.with_name("-".join((name, version, f"0{digest}", *tags))))
 
 
 def trim_stdlib(archive: Path) -> None:
@@ -99,22 +95,30 @@ def trim_stdlib(archive: Path) -> None:
 
 
 def replace_sources(archive: Path, compiled: Mapping[str, bytes]) -> None:
-    """Puts bytecode in the place of those sources that there is some for, in place: PATH.pyc for PATH.py."""
+    """Puts bytecode in the place of those sources that there is some for, in place: PATH.pyc for PATH.py.
+
+    A wheel's RECORD comes last then, as it does in every wheel that is built by the rules.
+    """
     fresh = archive.with_name(f".{archive.name}")
     changed: dict[str, str] = {}
     with zipfile.ZipFile(archive) as source, zipfile.ZipFile(fresh, "w", zipfile.ZIP_DEFLATED) as target:
-        for info in source.infolist():
+        for info in sorted(source.infolist(), key=lambda info: _RECORD.fullmatch(info.filename) is not None):
             data = source.read(info)
             if info.filename in compiled:
                 data, name = compiled[info.filename], f"{info.filename}c"
-                digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-                changed[info.filename] = f"{name},sha256={digest},{len(data)}\n"
+                changed[info.filename] = _record_line(name, data)
                 info = _named(info, name)
             elif _RECORD.fullmatch(info.filename):
                 lines = data.decode("utf-8").splitlines(keepends=True)
                 data = "".join(changed.get(line.split(",")[0], line) for line in lines).encode()
             target.writestr(info, data, compresslevel=9)
     os.replace(fresh, archive)
+
+
+def _record_line(name: str, data: bytes) -> str:
+    """The line of RECORD that says what a file is."""
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+    return f"{name},sha256={digest},{len(data)}\n"
 
 
 def _named(info: zipfile.ZipInfo, name: str) -> zipfile.ZipInfo:
@@ -131,19 +135,23 @@ def files_in(wheel: Path) -> dict[str, bytes]:
 
 
 def installed_files(package: str = "slm2-web") -> dict[str, bytes]:
-    """The same of a wheel as it is installed here: what it brought, less what the installer added.
+    """The same of a wheel as it is installed here: what it brought, and nothing that an installer added.
 
-    Raises: OSError when there is no such installation, or a file of it is missing.
+    Raises: OSError when there is no such installation, it has no list of its files, or one is missing.
     """
     try:
-        files = metadata.files(package) or []
+        files = metadata.files(package)
     except metadata.PackageNotFoundError:
         raise OSError(f"{package} is not installed: its package lies here without its metadata") from None
-    names = [file for file in files if not _INSTALLERS.search(file.as_posix())]
+    if not files:
+        raise OSError(f"{package} is installed without RECORD, the list of its files; install it with pip")
+    # A package's dynamic libraries may lie beside it.
+    module = re.escape(package.replace("-", "_"))
+    brought = re.compile(rf"{module}(?:\.libs)?/(?!(?:.*/)?__pycache__/).+|{_BROUGHT}")
     return {
         file.as_posix(): Path(str(file.locate())).read_bytes()
-        for file in names
-        if not _RECORD.fullmatch(file.as_posix())
+        for file in files
+        if brought.fullmatch(file.as_posix())
     }
 
 
@@ -155,14 +163,15 @@ def write_wheel(
     The same files give the same bytes.
 
     files: all but RECORD, by name; one `*.dist-info/METADATA` among them.
+
+    Raises: OSError for files without that.
     """
     kept = {name: data for name, data in files.items() if without is None or not without.match(name)}
-    (info,) = (name.split("/")[0] for name in kept if name.endswith(".dist-info/METADATA"))
-    lines = []
-    for name in sorted(kept):
-        digest = base64.urlsafe_b64encode(hashlib.sha256(kept[name]).digest()).decode().rstrip("=")
-        lines.append(f"{name},sha256={digest},{len(kept[name])}\n")
-    record = f"{info}/RECORD"
+    found = [name.split("/")[0] for name in kept if name.endswith(".dist-info/METADATA")]
+    if len(found) != 1:
+        raise OSError(f"{out.name}: found {len(found)} files *.dist-info/METADATA; allowed: one")
+    lines = [_record_line(name, kept[name]) for name in sorted(kept)]
+    record = f"{found[0]}/RECORD"
     kept[record] = "".join([*lines, f"{record},,\n"]).encode()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in [*sorted(kept.keys() - {record}), record]:

@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,7 @@ from slm2_web.compile import browser_wheel, bytecode_job
 MIN_NODE: Final = 20
 STDLIB: Final = "python_stdlib.zip"
 _LIMIT_S: Final = 300
+_VERSION_LIMIT_S: Final = 20
 
 # Run by Node.js: the runtime's folder, the job, where its answer goes, the wheels.
 _NODE: Final = """
@@ -62,9 +64,15 @@ def find_node() -> str | None:
         return None
     try:
         done = subprocess.run(
-            [node, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+            [node, "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=_VERSION_LIMIT_S,
         )
-    except OSError:  # a program of another machine, say
+    except (OSError, subprocess.TimeoutExpired):  # a program of another machine, say
         return None
     major = done.stdout.strip().removeprefix("v").partition(".")[0]
     return node if done.returncode == 0 and major.isdecimal() and int(major) >= MIN_NODE else None
@@ -83,13 +91,16 @@ def add_bytecode(node: str, runtime: Path, wheels: Sequence[Path], store: Path) 
     for path in sources:
         digest.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     kept = store / f"{digest.hexdigest()[:32]}.zip"
-    if not kept.exists():
+    compiled = _read(kept)
+    if compiled is None:
         store.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=store) as folder:
             fresh = Path(folder) / "out.zip"
             _run(node, runtime, wheels, fresh)
             os.replace(fresh, kept)
-    compiled = _read(kept)
+        compiled = _read(kept)
+        if compiled is None:
+            raise BytecodeError(f"Pyodide under {node} wrote something else than a zip file")
     for archive, part in ((runtime / STDLIB, "lib"), *((wheel, "site") for wheel in wheels)):
         browser_wheel.replace_sources(archive, compiled[part])
 
@@ -102,6 +113,7 @@ def _run(node: str, runtime: Path, wheels: Sequence[Path], out: Path) -> None:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            errors="replace",
             check=False,
             timeout=_LIMIT_S,
         )
@@ -112,11 +124,14 @@ def _run(node: str, runtime: Path, wheels: Sequence[Path], out: Path) -> None:
         raise BytecodeError("\n".join((f"Pyodide under {node} failed:", *lines)))
 
 
-def _read(kept: Path) -> Mapping[str, Mapping[str, bytes]]:
-    """{"lib" or "site": {path of a source: its bytecode}}."""
+def _read(kept: Path) -> Mapping[str, Mapping[str, bytes]] | None:
+    """{"lib" or "site": {path of a source: its bytecode}}; None for a file that is missing or damaged."""
     compiled: dict[str, dict[str, bytes]] = {"lib": {}, "site": {}}
-    with zipfile.ZipFile(kept) as archive:
-        for name in archive.namelist():
-            part, _, path = name.partition("/")
-            compiled[part][path] = archive.read(name)
+    try:
+        with zipfile.ZipFile(kept) as archive:
+            for name in archive.namelist():
+                part, _, path = name.partition("/")
+                compiled[part][path] = archive.read(name)
+    except (FileNotFoundError, zipfile.BadZipFile, zlib.error, EOFError, KeyError):
+        return None
     return compiled

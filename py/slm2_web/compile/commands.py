@@ -92,7 +92,7 @@ def _serve_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @_site_options
 def site(**options: Any) -> None:
     """Build the static site, if it is not up to date."""
-    _with_plain_errors(lambda: _build(**options))
+    _build(**options)
 
 
 @click.command()
@@ -100,7 +100,7 @@ def site(**options: Any) -> None:
 @_serve_options
 def serve(folder: Path, **options: Any) -> None:
     """Serve FOLDER until Ctrl-C."""
-    _with_plain_errors(lambda: _serve(folder, **options))
+    _serve(folder, **options)
 
 
 @click.command()
@@ -110,22 +110,8 @@ def demo(
     port: int | None, host: str, base: str, isolation: bool, shared: bool, log: bool, **options: Any
 ) -> None:
     """Build the site and serve it until Ctrl-C."""
-
-    def both() -> None:
-        out = _build(**options)
-        _serve(out, port=port, host=host, base=base, isolation=isolation, shared=shared, log=log)
-
-    _with_plain_errors(both)
-
-
-def _with_plain_errors(work: Callable[[], object]) -> None:
-    """Errors that have no code are told in plain words."""
-    from slm2_web.compile.site import SiteError
-
-    try:
-        work()
-    except (SiteError, server.PortTaken) as error:
-        raise OSError(str(error)) from None
+    out = _build(**options)
+    _serve(out, port=port, host=host, base=base, isolation=isolation, shared=shared, log=log)
 
 
 def _build(

@@ -18,68 +18,70 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.parse
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Final
 
 from slm2_web.compile.assets import locked
+from slm2_web.compile.folders import paths_in, replacing
 from slm2_web.compile.place import Place
-from slm2_web.compile.site import SiteError
+from slm2_web.compile.site import EPOCH, SiteError
 
 # What the theme's pages load or what docs.js asks for; Sphinx writes more, for its own themes.
 _STATIC: Final = ("docs.css", "docs.js")
 _KEPT: Final = re.compile(
     rf".*\.html|search\.json|_downloads/.*|_static/(?:{'|'.join(map(re.escape, _STATIC))})|_images/.*"
 )
+_TEXTS: Final = (".css", ".html", ".js", ".json")
 # Of the site around docs/: what pages may lead to.
 _OUTSIDE: Final = ("../index.html", "../parity.html", "../tokenizer.html", "../web/icon.svg")
+# How long pages are kept that are not made any more: another process may still copy them.
+_STAYS_S: Final = 3600
 _LOADS: Final = {("script", "src"), ("link", "href"), ("img", "src"), ("iframe", "src"), ("source", "src")}
 
 
 def install_docs(place: Place, say: Callable[[str], None]) -> Path:
-    """The folder of the pages, up to date.
+    """The folder of the pages, up to date. It stays as it is while another process makes newer ones.
 
     Raises: SiteError when Sphinx isn't installed, or warns of something, or a page is not as it should be.
     """
     if not place.is_checkout:
         return place.sources / "docs"
-    out = place.work / "build" / "docs"
-    out.mkdir(parents=True, exist_ok=True)
-    with locked(out / "lock", lambda: say("waiting for another build of the documentation")):
-        pages, stamp = out / "html", out / "stamp"
-        key = _key(place.sources)
-        if pages.is_dir() and stamp.is_file() and stamp.read_text("utf-8") == key:
-            return pages
-        say("building the documentation")
-        stamp.unlink(missing_ok=True)
-        with tempfile.TemporaryDirectory(dir=out) as folder:
-            fresh = Path(folder) / "html"
-            build_docs(place.sources, fresh)
-            shutil.rmtree(pages, ignore_errors=True)
-            fresh.rename(pages)
-        stamp.write_text(key, "utf-8")
+    store = place.work / "build" / "docs"
+    store.mkdir(parents=True, exist_ok=True)
+    with locked(store / "lock", lambda: say("waiting for another build of the documentation")):
+        made = store / _key(place.sources)
+        pages, names = made / "html", made / "names"
+        if not (names.is_file() and names.read_text("utf-8").splitlines() == paths_in(pages)):
+            say("building the documentation")
+            with replacing(made) as new:
+                build_docs(place.sources, new / "html")
+                (new / "names").write_text("\n".join(paths_in(new / "html")), "utf-8")
+        os.utime(made)
+        _prune(store, time.time() - _STAYS_S)
         return pages
 
 
+def _prune(store: Path, before_s: float) -> None:
+    """Removes what nobody has asked for since then; who has asked is done with it."""
+    for folder in store.iterdir():
+        if folder.is_dir() and folder.stat().st_mtime < before_s:
+            shutil.rmtree(folder)
+
+
 def _key(root: Path) -> str:
-    """A digest of all that the pages are made from, the generator's version included."""
-    digest = hashlib.sha256(repr(_versions()).encode())
+    """A digest of all that the pages are made from, the generator and all that it may use included."""
+    packages = sorted(f"{each.name} {each.version}" for each in metadata.distributions())
+    digest = hashlib.sha256(repr((sys.version, packages)).encode())
     for folder, pattern in (("docs", "**/*"), ("py/slm2_web", "**/*.py")):
         for path in sorted((root / folder).glob(pattern)):
             if path.is_file() and "__pycache__" not in path.parts:
                 digest.update(path.relative_to(root).as_posix().encode() + b"\0")
                 digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
-
-
-def _versions() -> list[str]:
-    from importlib import metadata
-
-    try:
-        return [metadata.version(name) for name in ("sphinx", "myst-parser", "docutils", "pygments")]
-    except metadata.PackageNotFoundError:
-        return []
+    return digest.hexdigest()[:32]
 
 
 def build_docs(root: Path, out: Path) -> None:
@@ -96,11 +98,13 @@ def build_docs(root: Path, out: Path) -> None:
             command,
             cwd=root,
             env=os.environ
-            | {"SOURCE_DATE_EPOCH": "1767225600", "PYTHONHASHSEED": "0", "PYTHONPATH": str(root / "py")}
-            | {"NO_COLOR": "1", "LC_ALL": "C.UTF-8"},
+            | {"SOURCE_DATE_EPOCH": EPOCH, "PYTHONHASHSEED": "0", "PYTHONPATH": str(root / "py")}
+            # Sphinx sets the locale, and ends where there is none of that name; C is everywhere.
+            | {"NO_COLOR": "1", "LC_ALL": "C", "PYTHONUTF8": "1"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             check=False,
         )
     if done.returncode:
@@ -112,6 +116,9 @@ def build_docs(root: Path, out: Path) -> None:
                 path.rmdir()
         elif not _KEPT.fullmatch(name):
             path.unlink()
+        elif path.suffix in _TEXTS:
+            # Sphinx writes lines as the system does.
+            path.write_bytes(path.read_bytes().replace(b"\r\n", b"\n"))
     found = [f"{page}: {problem}" for page, problem in problems(out)]
     if found:
         raise SiteError("the documentation's pages are not as they should be:\n" + "\n".join(found))

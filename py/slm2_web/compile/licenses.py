@@ -35,7 +35,7 @@ def ours(version: str) -> Part:
         ("slm2_web", version),
         ("files", "*.html, sw.js, web/, worker/, wheels/"),
         ("licence", "Apache-2.0; the text is below"),
-        ("source", "the files themselves; the wheel holds Python's sources"),
+        ("source", "the files themselves; of the wheel, in the project's repository"),
     )
 
 
@@ -45,9 +45,11 @@ def of_asset(asset: Asset, runtime: str, placed: str | None = None) -> Part:
     version = re.match(rf"{re.escape(asset.name)}-([^-]+?)(?:\.tgz$|-)", asset.file)
     files = f"{runtime}/{asset.file}, unchanged"
     if placed not in (None, asset.file):
-        files = f"{runtime}/{placed}: files of {asset.file}, each unchanged"
+        files = f"{runtime}/{placed}: files of {asset.file}, each unchanged or as bytecode"
     if not is_wheel:
-        files = f"{runtime}/, but the wheels in it; unchanged, but for a shorter pyodide-lock.json"
+        files = (
+            f"{runtime}/ without the wheels; unchanged, but for pyodide-lock.json and the standard library"
+        )
     return (
         (asset.name, version[1] if version else asset.file),
         ("files", files),

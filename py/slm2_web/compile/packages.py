@@ -22,6 +22,7 @@ from slm2_web import __version__
 from slm2_web.compile import browser_wheel, vendor
 from slm2_web.compile.assets import Fetcher
 from slm2_web.compile.docs import install_docs
+from slm2_web.compile.folders import copy, paths_in, replacing
 from slm2_web.compile.integrity import modules_of
 from slm2_web.compile.place import TREE, NoSources, Place
 from slm2_web.compile.site import SiteError, build_wheel, shipped_sources
@@ -47,21 +48,20 @@ def make_wheel(place: Place, out: Path, say: Callable[[str], None]) -> Path:
     root = _checkout(place)
     docs = install_docs(place, say)
     out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=out) as folder:
         whole = build_wheel(root, Path(folder))
         files = browser_wheel.files_in(whole)
         for name, path in _tree(root, docs):
             files[f"slm2_web/{TREE}/{name}"] = path.read_bytes()
-        return browser_wheel.write_wheel(files, out / whole.name)
+        return browser_wheel.write_wheel(files, Path(folder) / "whole").replace(out / whole.name)
 
 
 def _tree(root: Path, docs: Path) -> Iterator[tuple[str, Path]]:
     """(name in the tree, file) of all that a site is made from."""
     for name in ("assets.toml", "LICENSE"):
         yield name, root / name
-    for path in sorted(docs.rglob("*")):
-        if path.is_file():
-            yield f"docs/{path.relative_to(docs).as_posix()}", path
+    for page in paths_in(docs):
+        yield f"docs/{page}", docs / page
     for path in shipped_sources(root):
         yield path.relative_to(root).as_posix(), path
 
@@ -78,26 +78,19 @@ def make_npm(place: Place, out: Path) -> Path:
         raise SiteError(
             f"{out} holds something that is not this package; allowed: a new or empty folder, or it"
         )
-    work = Path(tempfile.mkdtemp(dir=_made(out.absolute().parent), prefix=f".{out.name}-"))
-    try:
-        new = work / "new"
-        site = work / "site"
+    with replacing(out) as new, tempfile.TemporaryDirectory() as folder:
+        site = Path(folder)
         for path in shipped_sources(root):
-            _copy(path, site / path.relative_to(root))
+            copy(path, site / path.relative_to(root))
         licences = vendor.add_scripts(site, Fetcher.from_environment(root, place.work))
         for name in modules_of(site, [f"web/{file}" for file in _EXPORTS.values()]):
-            _copy(site / name, new / name)
+            copy(site / name, new / name)
         text = "\n".join(f"{name}\n\n{licence}" for name, licence in licences.items())
         (new / vendor.FOLDER / "LICENSES.txt").write_text(text, "utf-8", newline="\n")
-        shutil.copyfile(root / "LICENSE", new / "LICENSE")
+        copy(root / "LICENSE", new / "LICENSE")
         _make_types(root, new, sorted(set(_EXPORTS.values())))
         (new / "package.json").write_text(json.dumps(_package(), indent=2) + "\n", "utf-8", newline="\n")
         (new / "README.md").write_text(_readme(), "utf-8", newline="\n")
-        if out.exists():
-            out.rename(work / "old")
-        new.rename(out)
-    finally:
-        shutil.rmtree(work)
     return out
 
 
@@ -150,18 +143,19 @@ def _make_types(root: Path, new: Path, modules: list[str]) -> None:
         raise SiteError(
             "TypeScript is not there; allowed: a checkout after `npm ci`, with Node.js 20 or later"
         )
-    with tempfile.TemporaryDirectory(dir=root) as folder:
+    with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "tsconfig.json"
         config.write_text(
             json.dumps(
                 {
-                    "extends": "../tsconfig.json",
+                    "extends": str((root / "tsconfig.json").absolute()),
                     "compilerOptions": {
                         "noEmit": False,
                         "declaration": True,
                         "emitDeclarationOnly": True,
                         "outDir": str((new / "types").absolute()),
                         "rootDir": str(root.absolute()),
+                        "typeRoots": [str((root / "node_modules").absolute())],
                         "stripInternal": True,
                     },
                     "include": [],
@@ -189,13 +183,3 @@ def _is_ours(folder: Path) -> bool:
         return bool(json.loads((folder / "package.json").read_bytes())["name"] == "slm2-web")
     except (OSError, ValueError, LookupError, TypeError):
         return False
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def _copy(source: Path, target: Path) -> None:
-    _made(target.parent)
-    shutil.copyfile(source, target)

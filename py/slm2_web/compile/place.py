@@ -66,5 +66,7 @@ def _home() -> Path:
     elif sys.platform == "darwin":
         base = Path.home() / "Library" / "Caches"
     else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        # The XDG Base Directory Specification: a path that is not absolute is to be ignored.
+        named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        base = named if named.is_absolute() else Path.home() / ".cache"
     return base / "slm2-web"

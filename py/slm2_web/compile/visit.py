@@ -8,10 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from slm2_web import __version__
+from slm2_web.compile.progress import megabytes
+from slm2_web.compile.site import SITE_FILE, SiteError
+
 # The most that a site may have beside its models, compressed.
 LIMIT_BYTES: Final = 10_000_000
 
-# (part, its files); {runtime}, {stdlib}, {numpy} and {wheel} are site.json's.
+# Keys of site.json, each a path.
+_PLACES: Final = ("runtime", "stdlib", "numpy", "wheel")
+# (part, its files).
 _PARTS: Final = (
     ("Pyodide", r"{runtime}/pyodide(?:\.asm)?\.(?:mjs|wasm)|{runtime}/pyodide-lock\.json"),
     ("standard library", r"{stdlib}"),
@@ -39,7 +45,7 @@ def first_visit(site: Path) -> list[Part]:
     later.
     """
     facts = _facts(site)
-    words = {key: re.escape(facts[key]) for key in ("runtime", "stdlib", "numpy", "wheel")}
+    words = {key: re.escape(facts[key]) for key in _PLACES}
     return [_part(name, re.compile(pattern.format(**words)), site, facts) for name, pattern in _PARTS]
 
 
@@ -49,18 +55,22 @@ def whole(site: Path) -> Part:
 
 
 def table(site: Path) -> str:
-    """The parts of a first visit, their sum, and the whole site, as a table in markdown, in kB."""
+    """The parts of a first visit, their sum, and the whole site, as a table in markdown, in MB."""
     parts = first_visit(site)
     total = Part("together", sum(part.bytes for part in parts), sum(part.sent_bytes for part in parts))
     rows = [
-        f"| {p.name} | {p.bytes / 1e3:,.0f} | {p.sent_bytes / 1e3:,.0f} |"
+        f"| {p.name} | {megabytes(p.bytes)} | {megabytes(p.sent_bytes)} |"
         for p in (*parts, total, whole(site))
     ]
-    return "\n".join(("| part | kB | kB sent, with the .gz files |", "|---|---|---|", *rows))
+    return "\n".join(("| part | MB | MB sent, with the .gz files |", "|---|---|---|", *rows))
 
 
 def _facts(site: Path) -> Mapping[str, Any]:
-    facts: Mapping[str, Any] = json.loads((site / "site.json").read_bytes())
+    facts: Mapping[str, Any] = json.loads((site / SITE_FILE).read_bytes())
+    if missing := [key for key in (*_PLACES, "files") if key not in facts]:
+        raise SiteError(
+            f"{site / SITE_FILE}: found no {', '.join(missing)}; allowed: a site of version {__version__}"
+        )
     return facts
 
 

@@ -508,6 +508,51 @@ def test_npm_tarball_and_member(npm: Origin, tmp_path: Path) -> None:
     assert leftovers(tmp_path / "cache") == []
 
 
+def test_a_machine_without_npm_asks_its_registry(
+    npm: Origin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    tarball = npm.files["/demo/-/demo-1.0.0.tgz"]
+    whole = make_asset(NpmSource("demo", "1.0.0", None), data=tarball)
+    member = make_asset(NpmSource("demo", "1.0.0", "package/model.bin"), name="member")
+    other = make_asset(NpmSource("demo", "2.0.0", None), data=OTHER, name="other")
+    run = Run(tmp_path / "cache", whole, member, other)
+    assert run.fetch() == tarball
+    assert run.fetch("member") == DATA
+    assert "HTTP 404" in run.fail("other").message
+    assert not npm.asked("/demo")
+    npm.denied_to = "slm2"
+    assert "npm is not installed" in Run(tmp_path / "empty", whole).fail().message
+
+
+def test_what_a_site_needs_of_npm_can_be_had_without_it(
+    origin: Origin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From an empty cache: the page's scripts and its Python lie where npm's registry has them."""
+    ours = Fetcher.from_environment(ROOT)
+    needed = {"pyodide": "pyodide", "markdown-it": "markdown-it", "dompurify": "dompurify"}
+    for name, package in needed.items():
+        asset = ours.assets[name]
+        origin.files[f"/{package}/-/{asset.file}"] = ours.fetch(name).read_bytes()
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("NPM_CONFIG_REGISTRY", origin.url)
+    run = Run(tmp_path / "cache", *(ours.assets[name] for name in needed))
+    for name in needed:
+        assert hashlib.sha256(run.fetch(name)).hexdigest() == ours.assets[name].sha256
+
+
+def test_the_public_registrys_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("npm_config_registry", raising=False)
+    monkeypatch.delenv("NPM_CONFIG_REGISTRY", raising=False)
+    registry = "https://registry.npmjs.org"
+    found = [NpmSource(name, "1.2.3", None).ask_address() for name in ("demo", "@scope/demo")]
+    assert found == [f"{registry}/demo/-/demo-1.2.3.tgz", f"{registry}/@scope/demo/-/demo-1.2.3.tgz"]
+    monkeypatch.setenv("npm_config_registry", "what")
+    with pytest.raises(Refused, match=r"npm gave no address: found 'what/demo/-/demo-1\.2\.3\.tgz'"):
+        NpmSource("demo", "1.2.3", None).ask_address()
+
+
 def test_silent_npm_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("npm_config_registry", "http://127.0.0.1:9/")
     monkeypatch.setenv("npm_config_cache", str(tmp_path / "npm-cache"))

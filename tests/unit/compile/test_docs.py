@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from slm2_web.compile import docs
 from slm2_web.compile.docs import build_docs, install_docs, problems
 from slm2_web.compile.place import Place, find_place
 from slm2_web.compile.site import SiteError
@@ -76,6 +80,21 @@ def test_troubleshooting_names_codes_that_are_there() -> None:
     assert own <= named
 
 
+def test_lines_end_alike_where_sphinx_writes_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sphinx(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        # The one locale that every system has; Sphinx ends without it.
+        assert options["env"]["LC_ALL"] == "C"
+        out = Path(command[-1])
+        out.mkdir()
+        for name in ("index.html", "search.json"):
+            (out / name).write_bytes(b"one\r\ntwo\r\n")
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", sphinx)
+    build_docs(ROOT, tmp_path / "out")
+    assert files_of(tmp_path / "out") == dict.fromkeys(("index.html", "search.json"), b"one\ntwo\n")
+
+
 def test_docstrings_become_pages(pages: Path) -> None:
     text = (pages / "python.html").read_text("utf-8")
     assert 'id="slm2_web.tokenizer2.tokenizer.Tokenizer.encode"' in text
@@ -89,12 +108,47 @@ def test_a_second_call_builds_nothing(pages: Path) -> None:
     assert said == []
 
 
+def test_pages_that_are_no_longer_whole_are_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And those of other sources stay, as another process may be copying them, until nobody can be."""
+    made: list[Path] = []
+
+    def build(root: Path, out: Path) -> None:
+        made.append(out)
+        out.mkdir()
+        for name in ("index.html", "other.html"):
+            (out / name).write_text("x", "utf-8")
+
+    monkeypatch.setattr(docs, "build_docs", build)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "pyproject.toml").touch()
+    place = Place(tmp_path, tmp_path)
+    first = install_docs(place, print)
+    assert install_docs(place, print) == first
+    assert len(made) == 1
+    (first / "other.html").unlink()
+    assert install_docs(place, print) == first
+    assert len(made) == 2
+    assert (first / "other.html").is_file()
+    (tmp_path / "docs" / "page.md").write_text("# Page", "utf-8")
+    second = install_docs(place, print)
+    assert second != first
+    assert first.is_dir()
+    os.utime(first.parent, (0, 0))
+    assert install_docs(place, print) == second
+    assert not first.exists()
+    monkeypatch.setattr(sys, "version", "another")
+    assert install_docs(place, print) != second
+
+
 def test_a_broken_link_is_an_error(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "docs" / "site", tmp_path / "docs" / "site")
-    (tmp_path / "docs" / "index.md").write_text("# x\n\n[a](nowhere.md) [b](#nothing)\n", "utf-8")
+    (tmp_path / "docs" / "index.md").write_text("# x\n\n[a](nowhere.md) [b](#nothing) [c](süd.md)\n", "utf-8")
     with pytest.raises(SiteError, match=r"could not be built") as caught:
         build_docs(tmp_path, tmp_path / "out")
     assert "nowhere.md" in str(caught.value)
+    assert "süd.md" in str(caught.value)
     assert "'nothing'" in str(caught.value)
 
 

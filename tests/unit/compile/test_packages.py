@@ -6,15 +6,19 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slm2_web.compile import place as places
 from slm2_web.compile.assets import Fetcher
+from slm2_web.compile.browser_wheel import write_wheel
 from slm2_web.compile.docs import install_docs
 from slm2_web.compile.install import install_parity
 from slm2_web.compile.packages import make_npm, make_wheel
@@ -39,16 +43,19 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def slm2_web(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The installed command, run in a folder that holds nothing of ours."""
+def command(
+    installed: Path, folder: Path, *arguments: str, path: str = "", **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Python, far from any checkout, in a folder that holds nothing of ours."""
     return subprocess.run(
-        [sys.executable, str(installed / "bin" / "slm2-web"), *arguments],
+        [sys.executable, *arguments],
         cwd=folder,
         env={
-            "PATH": "",
+            "PATH": path,
             "PYTHONPATH": str(installed),
             "SLM2_HOME": str(folder / "home"),
             "SLM2_CACHE": str(Fetcher.from_environment(ROOT).cache),
+            **env,
         },
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -58,12 +65,18 @@ def slm2_web(installed: Path, folder: Path, *arguments: str) -> subprocess.Compl
     )
 
 
+@pytest.mark.parametrize("has_node", [True, False])
 def test_a_clean_folder_one_command_the_same_site(
-    installed: Path, packed_smollm2: Path, tmp_path: Path
+    has_node: bool, installed: Path, packed_smollm2: Path, tmp_path: Path
 ) -> None:
-    done = slm2_web(installed, tmp_path, "site", "--out", "public")
+    def slm2_web(*arguments: str) -> subprocess.CompletedProcess[str]:
+        path = os.environ["PATH"] if has_node else ""
+        return command(installed, tmp_path, str(installed / "bin" / "slm2-web"), *arguments, path=path)
+
+    done = slm2_web("site", "--out", "public")
     assert done.returncode == 0, done.stderr
     assert done.stderr.endswith("public: built\n")
+    assert ("without bytecode" in done.stderr) is not has_node
     fetcher = Fetcher.from_environment(ROOT)
     docs = install_docs(find_place(), print)
     build_site(
@@ -74,6 +87,7 @@ def test_a_clean_folder_one_command_the_same_site(
         print,
         hidden=[install_parity(ROOT, print)],
         docs=docs,
+        has_bytecode=has_node,
     )
     assert (tmp_path / "public/site.json").read_bytes() == (tmp_path / "ours/site.json").read_bytes()
     pages = [p.relative_to(tmp_path / "ours") for p in (tmp_path / "ours/docs").rglob("*") if p.is_file()]
@@ -81,14 +95,107 @@ def test_a_clean_folder_one_command_the_same_site(
     assert Path("docs/files.json") in pages
     for page in pages:
         assert (tmp_path / "public" / page).read_bytes() == (tmp_path / "ours" / page).read_bytes(), page
-    again = slm2_web(installed, tmp_path, "site", "--out", "public")
+    again = slm2_web("site", "--out", "public")
     assert (again.returncode, again.stderr) == (0, "public: up to date\n")
     # What it has packed answers on the command line.
-    assert slm2_web(installed, tmp_path, "tokenize", "--model", "nobody").stderr.count("smollm2-135m") >= 1
+    assert slm2_web("tokenize", "--model", "nobody").stderr.count("smollm2-135m") >= 1
+
+
+def test_clean_leaves_what_is_not_ours(installed: Path, tmp_path: Path) -> None:
+    for name in ("dist", "build"):
+        (tmp_path / "home" / name).mkdir(parents=True)
+        (tmp_path / "home" / name / "x").write_text("x", "utf-8")
+    done = command(installed, tmp_path, "-m", "slm2_web.compile", "clean")
+    assert (done.returncode, done.stderr) == (0, f"removed {tmp_path / 'home' / 'build'}\n")
+    assert os.listdir(tmp_path / "home") == ["dist"]
+
+
+def test_what_an_installer_adds_is_not_shipped(installed: Path, tmp_path: Path) -> None:
+    """uv's and conda's installers write files of their own into the metadata, with the hour in them."""
+    target = tmp_path / "packages"
+    shutil.copytree(installed, target)
+    names = "from slm2_web.compile.browser_wheel import installed_files; print(*installed_files(), sep='\\n')"
+    before = command(target, tmp_path, "-c", names)
+    (info,) = target.glob("*.dist-info")
+    for name in ("uv_cache.json", "REQUESTED", "direct_url.json"):
+        (info / name).write_text("{}", "utf-8")
+        with (info / "RECORD").open("a", encoding="utf-8") as record:
+            record.write(f"{info.name}/{name},,\n")
+    (target / "_slm2_web.pth").write_text("", "utf-8")
+    after = command(target, tmp_path, "-c", names)
+    assert after.stdout == before.stdout
+    found = set(before.stdout.splitlines())
+    assert {"slm2_web/__init__.py", f"{info.name}/METADATA", f"{info.name}/licenses/LICENSE"} <= found
+    assert {name.split("/")[0] for name in found} == {"slm2_web", info.name}
+    assert not any("__pycache__" in name for name in found)
+    # The metadata is a part of the wheel, so another one is another wheel.
+    key = (
+        "from pathlib import Path; from slm2_web.compile.site import _wheel_digest as key; print(key(Path()))"
+    )
+    one = command(target, tmp_path, "-c", key).stdout
+    assert command(installed, tmp_path, "-c", key).stdout == one
+    with (info / "METADATA").open("a", encoding="utf-8") as text:
+        text.write("more\n")
+    assert command(target, tmp_path, "-c", key).stdout != one
+    (info / "RECORD").unlink()
+    done = command(target, tmp_path, "-m", "slm2_web.compile", "site", "--out", "public", "--no-docs")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: slm2-web is installed without RECORD")
+
+
+def test_a_wheel_without_metadata_is_none(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"a\.whl: found 0 files \*\.dist-info/METADATA; allowed: one"):
+        write_wheel({"a/b.py": b""}, tmp_path / "a.whl")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("npm", "--out", "mine"), "holds something that is not this package"),
+        (("site", "--no-docs", "--out", "mine"), "holds something that is not a site"),
+        (("visit", "old"), "found no runtime, stdlib, numpy, wheel, files; allowed: a site of version"),
+        (("wheel", "--out", "mine/x.txt"), "File exists"),
+    ],
+)
+def test_what_can_not_be_done_is_a_line(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "x.txt").write_text("x", "utf-8")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "site.json").write_text("{}", "utf-8")
+    path = os.environ["PATH"]
+    done = command(ROOT / "py", tmp_path, "-m", "slm2_web.compile", *arguments, path=path)
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: ")
+    assert message in done.stderr
+    assert (tmp_path / "mine" / "x.txt").read_text("utf-8") == "x"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_build_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "slm2_web.compile", "site", "--no-docs", "--out", str(tmp_path / "new")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "py")}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr
+        while not process.stderr.readline().startswith("building the site in"):
+            assert process.poll() is None
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err.strip()) == (130, "")
+    assert os.listdir(tmp_path) == []
+
+
+def test_without_typescript_npm_says_what_is_missing(tmp_path: Path) -> None:
+    done = command(ROOT / "py", tmp_path, "-m", "slm2_web.compile", "npm", "--out", "new")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: TypeScript is not there; allowed: ")
+    assert os.listdir(tmp_path) == []
 
 
 def test_the_wheel_is_the_same_again(wheel: Path, tmp_path: Path) -> None:
+    (tmp_path / wheel.name).write_bytes(b"an old one")
     assert make_wheel(find_place(), tmp_path, print).read_bytes() == wheel.read_bytes()
+    assert os.listdir(tmp_path) == [wheel.name]
 
 
 def test_what_is_in_the_wheel(wheel: Path) -> None:
@@ -125,6 +232,10 @@ def test_where_things_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "platform", "linux")
     assert find_place().work == tmp_path / "cache" / "slm2-web"
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    for relative in ("cache", "."):  # no path that counts
+        monkeypatch.setenv("XDG_CACHE_HOME", relative)
+        assert find_place().work == tmp_path / "user" / ".cache" / "slm2-web"
 
 
 # --- npm -------------------------------------------------------------------------------------------------
@@ -221,6 +332,21 @@ def test_a_clean_typescript_project(more: str, error: str | None, package: Path,
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode == 0) == (error is None), done.stdout
     assert (error or "") in done.stdout
+
+
+def test_nothing_is_written_into_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be read-only."""
+    made: list[Path] = []
+    mkdtemp = tempfile.mkdtemp
+
+    def noted(*arguments: Any, **options: Any) -> str:
+        made.append(Path(mkdtemp(*arguments, **options)))
+        return str(made[-1])
+
+    monkeypatch.setattr(tempfile, "mkdtemp", noted)
+    make_npm(find_place(), tmp_path / "package")
+    assert made
+    assert not any(path.is_relative_to(ROOT) for path in made)
 
 
 def test_a_folder_of_others_is_not_replaced(package: Path, tmp_path: Path) -> None:

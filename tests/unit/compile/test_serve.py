@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import http.client
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -366,6 +367,16 @@ def test_a_client_that_goes_away_is_no_error(server: Server, capfd: pytest.Captu
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # reset on close
     assert ask(server, "/").status == 200
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_the_command_says_it_in_a_line(root: Path, server: Server) -> None:
+    command = [sys.executable, "-m", "slm2_web.compile", "serve", str(root), "--port", str(server.port)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "py")}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(
+        rf"error: port {server.port} on 127\.0\.0\.1: .*; choose another with --port\n", done.stderr
+    )
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")

@@ -400,7 +400,7 @@ def test_the_licences_of_every_part(checkout: Checkout, tmp_path: Path) -> None:
     assert page.count("    licence   ") == page.count("    source    ") == 4 + len(WHEELS) + len(VENDORED)
     for name, file in placed_wheels(tmp_path / "out").items():
         whole = f"{name}-1-py3-none-any.whl"
-        how = ", unchanged" if file == whole else f": files of {whole}, each unchanged"
+        how = ", unchanged" if file == whole else f": files of {whole}, each unchanged or as bytecode"
         assert f"\n{name} 1\n    files     runtime/pyodide-1.2.3/{file}{how}\n" in page
         assert f"{file}: licenses/deep/LICENSE\n" in page
         assert f"terms of {name} in {name}-1.dist-info/licenses/deep/LICENSE" in page
@@ -530,6 +530,37 @@ def test_built_again_only_when_something_changed(checkout: Checkout, tmp_path: P
     assert json.loads((out / SITE_FILE).read_bytes())["wheel"] != wheel
     assert not (out / wheel).exists()
     assert checkout.build(out) is False
+
+
+def test_where_a_models_file_comes_from_is_a_part_of_it(checkout: Checkout, tmp_path: Path) -> None:
+    checkout.add_asset("tiny.gguf", "tiny.gguf", b"gguf")
+    for port in (9, 10):
+        url = f"http://127.0.0.1:{port}/tiny.gguf"
+        checkout.assets["tiny.gguf"] = replace(checkout.assets["tiny.gguf"], sources=(UrlSource(url),))
+        assert checkout.build(tmp_path / "out") is True
+        assert f"    from      {url}\n" in (tmp_path / "out/LICENSES.txt").read_text("utf-8")
+        assert checkout.build(tmp_path / "out") is False
+
+
+def test_an_interrupt_while_it_is_put_in_place_leaves_the_old_one(
+    checkout: Checkout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    checkout.build(out)
+    before = files_of(out)
+    checkout.write("web/main.js", b"export const changed = 1;")
+    rename = Path.rename
+
+    def interrupted(self: Path, target: Path) -> Path:
+        if Path(target) == out and self.name == "new":
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        checkout.build(out)
+    assert files_of(out) == before
+    assert not list(tmp_path.glob(".out-*"))
 
 
 @pytest.mark.parametrize("damage", ["changed", "removed", "added"])

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from certificates import all_kinds
-from slm2_web.parity.certificate import parse
-from slm2_web.parity_run.support import CERTIFICATE, MARK, PAGE, main, table, updated
+from slm2_web.parity.certificate import Artifact, parse
+from slm2_web.parity_run.support import CERTIFICATE, MARK, PAGE, main, other_kernels, table, updated
 
 
 def test_the_pages_table_is_the_certificates() -> None:
@@ -17,6 +19,23 @@ def test_the_pages_table_is_the_certificates() -> None:
     found = parse(CERTIFICATE.read_bytes())
     assert len({cell.browser for cell in found.cells}) == 4
     assert all(cell.verdict in ("equal", "absent") for cell in found.cells)
+
+
+def test_kernels_that_changed_since_the_run_are_named(tmp_path: Path) -> None:
+    names = ("worker/wasm/a.wasm", "worker/shaders/b.wgsl", "worker/shaders/c.wgsl")
+    for name in (*names, "worker/wasm/a.c", "worker/worker.js"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name, "utf-8")
+    ran = tuple(
+        Artifact("kernel", name, len(name), hashlib.sha256(name.encode()).hexdigest()) for name in names
+    )
+    wheel = Artifact("wheel", "wheels/x.whl", 1, "0" * 64)
+    found = replace(all_kinds(), artifacts=(*ran, wheel))
+    assert other_kernels(found, tmp_path) == []
+    (tmp_path / names[0]).write_text("changed", "utf-8")
+    (tmp_path / names[1]).unlink()
+    (tmp_path / "worker/shaders/new.wgsl").write_text("new", "utf-8")
+    assert other_kernels(found, tmp_path) == sorted([*names[:2], "worker/shaders/new.wgsl"])
 
 
 def test_every_kind_of_cell_has_its_line() -> None:
