@@ -14,7 +14,6 @@ this list, and imports look back up it only:
     stopstrings   ends a text at a string, over-holding nothing
     reply         the ids of a reply -> its answer, its thought and its calls of tools
     guide         which ids may come next in a reply
-    digests       the hash of each step's logits
     session       the loop that joins the stages
     transcript    what a run was, in one JSON
     protocol      the messages between page and worker

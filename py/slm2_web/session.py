@@ -22,6 +22,7 @@ then, or when there is no other executor, the error passes on, and the next repl
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +33,6 @@ from numpy.typing import NDArray
 
 from slm2_web.constrain.mask import Language, Tokens
 from slm2_web.constrain.schema import parse_format
-from slm2_web.digests import Digests, OwnDigests
 from slm2_web.errors import DeviceError, InputError, ProtocolError
 from slm2_web.forward2.executor import Executor
 from slm2_web.guide import Guide
@@ -181,7 +181,7 @@ def never() -> bool:
 class Session:
     """One model's replies, one at a time, with one KV cache.
 
-    `markers`: the parts of a reply that the vocabulary has added tokens for. `new_digests` makes a reply's.
+    `markers`: the parts of a reply that the vocabulary has added tokens for.
     """
 
     def __init__(
@@ -191,10 +191,8 @@ class Session:
         eos_ids: Collection[int],
         markers: Markers = Markers(),  # noqa: B008 - immutable
         renew: Renew | None = None,
-        new_digests: Callable[[], Digests] = OwnDigests,
     ) -> None:
         self._tokenizer = tokenizer
-        self._new_digests = new_digests
         self._executor = executor
         self._renew = renew
         self._eos_ids = frozenset(eos_ids)
@@ -243,7 +241,7 @@ class Session:
         # What the reply holds, and how much of it was there before.
         written, n_continued = list(continued_ids), len(continued_ids)
         timings = Timings()
-        digests = self._new_digests()
+        digests: list[str] = []
         logprobs: list[Logprobs] | None = None if params.logprobs is None else []
         losses: list[Loss] = []
 
@@ -291,10 +289,10 @@ class Session:
             if not is_any_left(n_tokens, params.banned_ids, allowed):
                 reason = "dead_end"
                 break
-            await digests.add(logits)
             drawn = sample(logits, prompt, written, params, n_tokens, allowed=allowed)
             token_id = drawn.id
             guide.take(token_id)
+            digests.append(digest(logits))
             written.append(token_id)
             context.append(token_id)
             now = time.perf_counter()
@@ -327,7 +325,7 @@ class Session:
             reasoning=reply.reasoning,
             text=reply.text,
             calls=tuple(reply.calls),
-            logit_digests=await digests.take(),
+            logit_digests=tuple(digests),
             logprobs=None if logprobs is None else tuple(logprobs),
             timings=timings,
             detail={**detail, **reply.detail},
@@ -468,3 +466,8 @@ class Session:
     def _forget(self) -> None:
         self._cached_ids = []
         self._executor.truncate(0)
+
+
+def digest(logits: NDArray[np.float32]) -> str:
+    """sha256 of the logits' bits, little-endian, in hexadecimal."""
+    return hashlib.sha256(np.ascontiguousarray(logits, dtype="<f4").data).hexdigest()

@@ -22,14 +22,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from slm2_web import protocol
-from slm2_web.digests import digest
 from slm2_web.errors import DeviceError, InputError, ProtocolError
 from slm2_web.forward2.executor import Executor
 from slm2_web.forward2.reference import ReferenceExecutor
 from slm2_web.packed import PackedModel
 from slm2_web.reply import Delta, Markers, Pair
 from slm2_web.sampling2.params import SamplingParams, parse_params
-from slm2_web.session import MAX_LOSSES, Done, Event, Prefill, Reason, Session, Token
+from slm2_web.session import MAX_LOSSES, Done, Event, Prefill, Reason, Session, Token, digest
 from slm2_web.tokenizer2.tokenizer import Tokenizer
 
 VECTORS = Path(__file__).parent / "vectors"

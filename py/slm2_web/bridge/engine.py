@@ -22,7 +22,6 @@ from pyodide.ffi import JsException, jsnull, to_js
 
 from slm2_web import __version__, transcript
 from slm2_web.bridge.convert import own_error, to_object
-from slm2_web.bridge.digests import WebDigests
 from slm2_web.bridge.kernel import JsKernel, JsSource
 from slm2_web.bridge.wasm import PoolBackend, wanted_threads
 from slm2_web.bridge.webgpu import WebGpuBackend
@@ -281,7 +280,7 @@ class Engine:
             tokenizer=tokenizer,
             template=template,
             device=device,
-            session=Session(tokenizer, executor, manifest.eos_ids, Markers.of(tokenizer), renew, WebDigests),
+            session=Session(tokenizer, executor, manifest.eos_ids, Markers.of(tokenizer), renew),
         )
         memory_bytes = executor.plan.memory_bytes()
         return {

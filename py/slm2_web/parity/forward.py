@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from slm2_web.digests import digest
 from slm2_web.parity.canonical import Json, bits, real
 from slm2_web.parity.dice import Dice
 from slm2_web.parity.subject import Stage, Subject
 from slm2_web.sampling2.params import parse_params
 from slm2_web.sampling2.sampler import sample
+from slm2_web.session import digest
 
 CHUNKS: Final = (0, 1, 7)
 # Of every so many prompts one is long, and one reply.
