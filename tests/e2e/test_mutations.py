@@ -65,14 +65,22 @@ def edited(text: str, old: str, new: str) -> str:
     return text.replace(old, new)
 
 
+def listed(site: Path, name: str, data: bytes) -> None:
+    """A file of the site replaced, and site.json made right."""
+    written(site / name, data)
+    facts = json.loads((site / "site.json").read_bytes())
+    facts["files"][name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    written(site / "site.json", json.dumps(facts).encode())
+
+
 def in_manifest(site: Path, entry: Callable[[Any], Any], data: bytes) -> None:
     """A model's file replaced, and the manifest made right."""
     path = site / MODEL / "manifest.json"
     manifest = json.loads(path.read_bytes())
-    listed = entry(manifest)
-    written(site / MODEL / listed["file"], data)
-    listed |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    written(path, json.dumps(manifest).encode())
+    own = entry(manifest)
+    written(site / MODEL / own["file"], data)
+    own |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    listed(site, f"{MODEL}/manifest.json", json.dumps(manifest).encode())
 
 
 def in_wheel(file: str, old: str, new: str) -> Callable[[Path, pytest.MonkeyPatch], None]:
@@ -91,11 +99,7 @@ def in_wheel(file: str, old: str, new: str) -> Callable[[Path, pytest.MonkeyPatc
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as changed:
             for path, data in members.items():
                 changed.writestr(path, data)
-        written(wheel, buffer.getvalue())
-        facts = json.loads((site / "site.json").read_bytes())
-        digest = hashlib.sha256(buffer.getvalue()).hexdigest()
-        facts["files"][facts["wheel"]] = {"bytes": len(buffer.getvalue()), "sha256": digest}
-        written(site / "site.json", json.dumps(facts).encode())
+        listed(site, wheel.relative_to(site).as_posix(), buffer.getvalue())
 
     return plant
 
