@@ -4,7 +4,7 @@
 import { InputError, ProtocolError } from "../worker/protocol.js";
 import { ifFree } from "../worker/store/lock.js";
 import { recordsOf, sweep } from "../worker/store/records.js";
-import { readableStores } from "../worker/store/store.js";
+import { readableStore } from "../worker/store/store.js";
 
 /** @typedef {import("../worker/store/store.js").Store} Store */
 /** `stored` says whether the whole file is there, `stored_bytes` how much of it; `verified` when it was last read and
@@ -23,16 +23,11 @@ import { readableStores } from "../worker/store/store.js";
 /** Every model that is stored, as a whole or in part, the one used last first.
  * @returns {Promise<StoredModel[]>} */
 export async function list() {
-  const stores = await readableStores();
-  const models = [];
-  for (const store of stores) {
-    const lengths = await store.files();
-    for (const { record } of await recordsOf(store)) {
-      const model = modelOf(record, lengths);
-      if (model) models.push({ ms: record.ms, model });
-    }
-  }
-  return models.sort((a, b) => b.ms - a.ms).map(({ model }) => model);
+  const store = await readableStore();
+  if (!store) return [];
+  const lengths = await store.files();
+  const models = (await recordsOf(store)).map(({ record }) => modelOf(record, lengths));
+  return models.filter((model) => model !== null);
 }
 
 /** Removes a model from this origin, whichever site has stored it, or, with "*", every model; files that another
@@ -48,20 +43,19 @@ export async function remove(name) {
     const message = `storage.remove: found ${JSON.stringify(name) ?? "nothing"}; allowed: ${allowed}`;
     throw new InputError("input.model", message, { found: String(name), allowed });
   }
-  for (const store of await readableStores()) {
-    await refuseBusy(store, name);
-    await sweep(store, ({ url }) => name === "*" || nameOf(url) === name);
-  }
+  const store = await readableStore();
+  if (!store) return;
+  await refuseBusy(store, name);
+  await sweep(store, ({ url }) => name === "*" || nameOf(url) === name);
 }
 
 /** What the storage holds and could hold. @returns {Promise<Estimate>} */
 export async function estimate() {
-  const stores = await readableStores();
-  let models_bytes = 0;
-  for (const store of stores) for (const bytes of (await store.files()).values()) models_bytes += bytes;
+  const store = await readableStore();
+  const models_bytes = store ? sum([...(await store.files()).values()]) : 0;
   const told = await navigator.storage?.estimate?.().catch(() => null);
   const persisted = (await navigator.storage?.persisted?.().catch(() => false)) ?? false;
-  const kind = stores[0]?.kind ?? "memory";
+  const kind = store?.kind ?? "memory";
   return { kind, usage: told?.usage ?? null, quota: told?.quota ?? null, models_bytes, persisted };
 }
 

@@ -58,9 +58,8 @@ export class ModelFiles {
         `${self.location.origin} is not a secure context: the browser offers no SHA-256 to verify the model with`,
       );
     }
-    const { store, refused } = await openStore();
+    const { store, refused: reason } = await openStore();
     if (store.kind === "memory") {
-      const reason = refused.join("; ");
       listeners.onWarning(errorFrom("asset.no_storage", `model files: ${reason}`, { reason }));
     }
     return new ModelFiles(model, new URL(root), store, listeners);

@@ -38,19 +38,16 @@ import { MemoryStore } from "./memory.js";
 /** The folder, the cache, and the beginning of every address. */
 export const NAME = "slm2-models";
 
-/** The best store that this worker can write to, and why a better one is not to be had.
- * @returns {Promise<{store: Store, refused: string[]}>} */
+/** The store that this worker can write to, and why it keeps nothing, or "".
+ * @returns {Promise<{store: Store, refused: string}>} */
 export async function openStore() {
   try {
-    return { store: await CacheStore.open(NAME), refused: [] };
+    return { store: await CacheStore.open(NAME), refused: "" };
   } catch (error) {
-    return { store: new MemoryStore(), refused: [String(error)] };
+    return { store: new MemoryStore(), refused: String(error) };
   }
 }
 
-/** Every store that can be read here, in a page too.
- * @returns {Promise<Store[]>} */
-export async function readableStores() {
-  const store = await CacheStore.open(NAME).catch(() => null);
-  return store === null ? [] : [store];
-}
+/** The store that can be read here, in a page too; null where nothing is kept.
+ * @returns {Promise<Store | null>} */
+export const readableStore = () => CacheStore.open(NAME).catch(() => null);

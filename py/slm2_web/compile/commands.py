@@ -9,7 +9,6 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 import click
@@ -153,12 +152,9 @@ def _serve(
         folder, port, host=host, base=base, isolation=isolation, shared=shared, log=say if log else None
     )
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
     # Also when started in the background, where SIGINT is ignored by default, and for service managers.
-    signal.signal(signal.SIGINT, stop)
-    signal.signal(signal.SIGTERM, stop)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         click.echo(f"Serving {folder} at {running.url}  (Ctrl-C ends)")
         sys.stdout.flush()
