@@ -269,6 +269,8 @@ def test_one_that_cannot_be_read_keeps_no_other_from_being_exported(chat: ChatPa
         })"""
     )
     opened(page)
+    # The list is shown as it was while the store is read.
+    expect(page.get_by_role("button", name="Delete “Odd”")).to_be_visible()
     n_lines = page.locator("#chat-list .chat").count()
     everything = exported(page, "Export all")
     assert len(everything["conversations"]) == n_lines - 1 > 0
