@@ -22,7 +22,6 @@ then, or when there is no other executor, the error passes on, and the next repl
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -292,7 +291,6 @@ class Session:
             drawn = sample(logits, prompt, written, params, n_tokens, allowed=allowed)
             token_id = drawn.id
             guide.take(token_id)
-            digests.append(digest(logits))
             written.append(token_id)
             context.append(token_id)
             now = time.perf_counter()
@@ -305,12 +303,14 @@ class Session:
                 logprobs.append(likely)
             yield Token(token_id, self._tokenizer.token_bytes(token_id), likely)
 
-            if token_id in self._eos_ids:
-                reason, detail = "stop_token", {"id": token_id}
-                break
-            for delta in reply.feed(token_id):
+            is_end = token_id in self._eos_ids
+            for delta in () if is_end else reply.feed(token_id):
                 yield delta
-            if reply.ending is not None:
+            # As late as can be: another thread may be at it since the pass.
+            digests.append(self._executor.digest(logits))
+            if is_end:
+                reason, detail = "stop_token", {"id": token_id}
+            elif reply.ending is not None:
                 reason, detail = reply.ending
             elif len(digests) == params.max_tokens:
                 reason = "max_tokens"
@@ -466,8 +466,3 @@ class Session:
     def _forget(self) -> None:
         self._cached_ids = []
         self._executor.truncate(0)
-
-
-def digest(logits: NDArray[np.float32]) -> str:
-    """sha256 of the logits' bits, little-endian, in hexadecimal."""
-    return hashlib.sha256(np.ascontiguousarray(logits, dtype="<f4").data).hexdigest()

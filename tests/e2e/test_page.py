@@ -14,7 +14,7 @@ from e2e.chatpage import KEPT_TURNS, ChatPage
 
 SHOTS = Path(__file__).resolve().parents[2] / "shots"
 ANSWER = "The answer to this classic math problem is 4."
-# Every state that the page and its last reply were in: Playwright looks twice a second, and a reply may be shorter.
+# Every state that the page and its last reply were in: a reply may be over before Playwright looks again.
 WATCH = """() => {
   const { documentElement } = document;
   window.states = [];

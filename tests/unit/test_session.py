@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 
 from slm2_web import protocol
 from slm2_web.errors import DeviceError, InputError, ProtocolError
-from slm2_web.forward2.executor import Executor
+from slm2_web.forward2.executor import Executor, digest_of
 from slm2_web.forward2.reference import ReferenceExecutor
 from slm2_web.packed import PackedModel
 from slm2_web.reply import Delta, Markers, Pair
 from slm2_web.sampling2.params import SamplingParams, parse_params
-from slm2_web.session import MAX_LOSSES, Done, Event, Prefill, Reason, Session, Token, digest
+from slm2_web.session import MAX_LOSSES, Done, Event, Prefill, Reason, Session, Token
 from slm2_web.tokenizer2.tokenizer import Tokenizer
 
 VECTORS = Path(__file__).parent / "vectors"
@@ -91,6 +91,9 @@ class HashExecutor:
     def truncate(self, pos: int) -> None:
         assert 0 <= pos <= self.pos
         del self.ids[pos:]
+
+    def digest(self, logits: NDArray[np.float32]) -> str:
+        return digest_of(logits)
 
 
 @dataclass
@@ -609,7 +612,7 @@ def test_digests_are_of_the_logits_each_id_was_sampled_from() -> None:
     for step, recorded in enumerate(done.logit_digests):
         executor.ids = [1, 2, 3, *done.generated_ids[:step]]
         assert recorded == hashlib.sha256(executor.logits().astype("<f4").tobytes()).hexdigest()
-    assert digest(np.zeros(1, dtype=np.float32)) == hashlib.sha256(bytes(4)).hexdigest()
+    assert digest_of(np.zeros(1, dtype=np.float32)) == hashlib.sha256(bytes(4)).hexdigest()
 
 
 def test_the_position_in_the_sequence_seeds_the_draw() -> None:

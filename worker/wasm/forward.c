@@ -16,6 +16,8 @@
 #include <stdint.h>
 #include <wasm_simd128.h>
 
+#include "sha256.h"
+
 typedef int8_t i8;
 typedef int16_t i16;
 typedef int32_t i32;
@@ -739,3 +741,6 @@ u32 EXPORT(forward_run)(u32 ops, u32 n_ops, u32 step, u32 turns, u32 scratch, u3
   }
   return 1;
 }
+
+// The sha256 of `size` bytes, 32 bytes at `out`.
+void EXPORT(forward_digest)(u32 data, u32 size, u32 out) { sha256((const u8 *)data, size, (u8 *)out); }

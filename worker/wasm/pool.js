@@ -5,7 +5,7 @@
 // thread. The engine's thread writes the pass into shared words, raises their generation, and takes part
 // itself; the others (thread.js) sleep on the generation between passes. The engine's thread returns from its
 // own call when all operations are done, and before the next pass it waits until every other thread has left
-// its call too: only then may the turns be zeroed.
+// its call too: only then may the turns be zeroed. Meanwhile the last thread makes the digest of the logits.
 //
 // A thread that fails says so in a word of the memory, `stop`, which the others look at while they wait. The pass
 // ends with `device.worker`, and so does every later one. Another pool may take over, behind this one in the same
@@ -16,18 +16,21 @@
 import { DeviceError, WASM } from "../protocol.js";
 
 /** @typedef {{turns: number, turns_bytes: number, step: number, ids: number, logits: number,
- *   scratch: number, scratch_bytes: number, stop: number, stacks: number, stack_bytes: number}} Areas */
+ *   scratch: number, scratch_bytes: number, stop: number, stacks: number, stack_bytes: number, digest: number}} Areas */
 
 const PAGE_BYTES = WASM.page_bytes;
 const MAX_PAGES = WASM.max_bytes / WASM.page_bytes;
 
 /** Words of the shared control block. */
-export const WORDS = Object.freeze({ generation: 0, idle: 1, quit: 2, ops: 3, n_ops: 4 });
+export const WORDS = Object.freeze({ generation: 0, idle: 1, quit: 2, ops: 3, n_ops: 4, logits_bytes: 5 });
 const N_WORDS = Object.keys(WORDS).length;
 
 // How long threads may take to leave a pass that is over; far more than a switch of threads needs.
 const LEAVE_MS = 5000;
 const READY_MS = 30_000;
+const DIGEST_BYTES = 32;
+// How long messages may wait while pass follows pass. A task costs as much as a hundredth of a pass.
+const LET_IN_MS = 50;
 
 export class Pool {
   /** Milliseconds that the last pass spent in the kernels. */
@@ -42,6 +45,8 @@ export class Pool {
   #areas = null;
   #module;
   #stopped = false;
+  #letIn = performance.now();
+  #logitsBytes = 0;
   #shared;
   #startThread;
 
@@ -110,11 +115,21 @@ export class Pool {
     this.#words[WORDS.idle] = nThreads - 1;
   }
 
-  /** Runs a program; gives `size` bytes of logits. The thread is busy meanwhile; without shared memory messages
-   * (a cancel) are let in first, since no shared word can tell of them.
+  /** Whether it is time for `letIn`: now and then, and without shared memory before each pass, since there no shared
+   * word can tell of a cancel. */
+  get isDue() {
+    return !this.#shared || performance.now() - this.#letIn > LET_IN_MS;
+  }
+
+  /** Lets the messages in that wait for this worker. */
+  async letIn() {
+    await nextTask();
+    this.#letIn = performance.now();
+  }
+
+  /** Runs a program; gives `size` bytes of logits, which are good until the next pass. The thread is busy meanwhile.
    * @param {number} ops @param {number} nOps @param {number[]} step @param {number[]} ids @param {number} size */
-  async run(ops, nOps, step, ids, size) {
-    if (!this.#shared) await nextTask();
+  run(ops, nOps, step, ids, size) {
     const areas = /** @type {Areas} */ (this.#areas);
     if (this.#stopped) throw new DeviceError("device.worker", "the threads have been stopped");
     this.#awaitIdle();
@@ -122,9 +137,11 @@ export class Pool {
     new Uint32Array(buffer, areas.step, 4).set(step);
     new Uint32Array(buffer, areas.ids, ids.length).set(ids);
     new Uint8Array(buffer, areas.turns, areas.turns_bytes).fill(0);
+    this.#logitsBytes = size;
     if (this.nThreads > 1) {
       this.#words[WORDS.ops] = ops;
       this.#words[WORDS.n_ops] = nOps;
+      this.#words[WORDS.logits_bytes] = size;
       Atomics.store(this.#words, WORDS.idle, 0);
       Atomics.add(this.#words, WORDS.generation, 1);
       Atomics.notify(this.#words, WORDS.generation);
@@ -136,7 +153,15 @@ export class Pool {
       this.dispose();
       throw new DeviceError("device.worker", "a thread did not do its part of a pass");
     }
-    return new Float32Array(buffer.slice(areas.logits, areas.logits + size));
+    return new Float32Array(buffer, areas.logits, size / 4);
+  }
+
+  /** A copy of the sha256 of the last pass's logits. Throws DeviceError `device.worker`. */
+  digest() {
+    const areas = /** @type {Areas} */ (this.#areas);
+    if (this.nThreads === 1) makeDigest(this.#exports, areas, this.#logitsBytes);
+    else this.#awaitIdle();
+    return this.read(areas.digest, DIGEST_BYTES);
   }
 
   /** Until every other thread has left the pass before. */
@@ -209,4 +234,10 @@ function plainMemory(bytes) {
 export function runThread(exports, areas, ops, nOps, thread, nThreads) {
   const { step, turns, scratch, scratch_bytes: scratchBytes, stop } = areas;
   return exports.forward_run(ops, nOps, step, turns, scratch, scratchBytes, stop, thread, nThreads) === 1;
+}
+
+/** The sha256 of the logits that a pass has left, beside them.
+ * @param {Record<string, any>} exports @param {Areas} areas @param {number} size bytes of logits */
+export function makeDigest(exports, areas, size) {
+  exports.forward_digest(areas.logits, size, areas.digest);
 }

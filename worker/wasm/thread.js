@@ -7,7 +7,7 @@
 //
 // The second "up" is for Firefox, which can't read a message with shared memory that has lain in a port.
 
-import { runThread, WORDS } from "./pool.js";
+import { makeDigest, runThread, WORDS } from "./pool.js";
 
 /** @typedef {{module: WebAssembly.Module, memory: WebAssembly.Memory, words: Int32Array<SharedArrayBuffer>,
  *   areas: import("./pool.js").Areas, thread: number, n_threads: number}} Start */
@@ -45,6 +45,7 @@ async function work({ module, memory, words, areas, thread, n_threads: nThreads 
     if (now === generation) continue;
     generation = now;
     if (!runThread(exports, areas, words[WORDS.ops], words[WORDS.n_ops], thread, nThreads)) return;
+    if (thread === nThreads - 1) makeDigest(exports, areas, words[WORDS.logits_bytes]);
     Atomics.add(words, WORDS.idle, 1);
     Atomics.notify(words, WORDS.idle);
   }

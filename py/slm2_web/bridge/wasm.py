@@ -68,9 +68,19 @@ class PoolBackend:
     async def run(self, ops: int, n_ops: int, step: Sequence[int], ids: Sequence[int], size: int) -> F32:
         """See WasmBackend."""
         try:
-            return to_f32(await self._pool.run(ops, n_ops, to_js(step), to_js(ids), size))
+            if self._pool.isDue:
+                await self._pool.letIn()
+            return to_f32(self._pool.run(ops, n_ops, to_js(step), to_js(ids), size))
         except JsException as error:
             raise own_error(error, "device.worker") from None
+
+    def digest(self) -> bytes:
+        """See WasmBackend."""
+        try:
+            made: bytes = self._pool.digest().to_bytes()
+        except JsException as error:
+            raise own_error(error, "device.worker") from None
+        return made
 
     @property
     def kernel_ms(self) -> float:

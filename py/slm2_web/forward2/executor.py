@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -48,6 +49,9 @@ class Executor(Protocol):
     def truncate(self, pos: int) -> None:
         """Forget everything from position `pos` on."""
 
+    def digest(self, logits: NDArray[np.float32]) -> str:
+        """`digest_of` logits that `forward` gave: for those of the last one it may be known already."""
+
 
 class PlanExecutor:
     """What the executors share: the plan, and how many positions of its KV cache are in use."""
@@ -74,3 +78,12 @@ class PlanExecutor:
         """See Executor."""
         assert 0 <= pos <= self.pos
         self.pos = pos
+
+    def digest(self, logits: NDArray[np.float32]) -> str:
+        """See Executor."""
+        return digest_of(logits)
+
+
+def digest_of(logits: NDArray[np.float32]) -> str:
+    """sha256 of the logits' bits, little-endian, in hexadecimal."""
+    return hashlib.sha256(np.ascontiguousarray(logits, dtype="<f4").data).hexdigest()

@@ -17,6 +17,7 @@ from slm2_web.forward2.exactmath import F32
 from slm2_web.forward2.wasm import (
     ALIGNMENT_BYTES,
     DEFAULT_CHUNK_TOKENS,
+    DIGEST_BYTES,
     MAX_BYTES,
     PAGE_BYTES,
     WEIGHTS_BASE,
@@ -53,11 +54,12 @@ class NativeWasmBackend:
         self._memory: Any = _shared_memory(engine, kind) if shared else wasmtime.Memory(stores[0], kind)
         self._store = stores[0]
         self._shared = shared
-        self._threads: list[tuple[Any, Any]] = [
+        self.instances: list[tuple[Any, Any]] = [
             (store, wasmtime.Instance(store, module, [self._memory]).exports(store)) for store in stores
         ]
         self._pool = ThreadPoolExecutor(self.n_threads)
         self.kernel_ms = 0.0
+        self.logits_bytes = 0
         self._end: int = WEIGHTS_BASE + weights.size
         self.write(WEIGHTS_BASE, weights)
 
@@ -97,7 +99,7 @@ class NativeWasmBackend:
     async def set_up(self, areas: Areas) -> None:
         """See WasmBackend."""
         self._areas = areas
-        for thread, (store, exports) in enumerate(self._threads):
+        for thread, (store, exports) in enumerate(self.instances):
             exports["__stack_pointer"].set_value(store, areas.stacks + (thread + 1) * areas.stack_bytes)
 
     async def run(self, ops: int, n_ops: int, step: Sequence[int], ids: Sequence[int], size: int) -> F32:
@@ -108,7 +110,7 @@ class NativeWasmBackend:
         self.write(areas.turns, bytes(areas.turns_bytes))
 
         def work(thread: int) -> None:
-            store, exports = self._threads[thread]
+            store, exports = self.instances[thread]
             where = (ops, n_ops, areas.step, areas.turns, areas.scratch, areas.scratch_bytes, areas.stop)
             try:
                 if not exports["forward_run"](store, *where, thread, self.n_threads):
@@ -120,8 +122,15 @@ class NativeWasmBackend:
         start = time.perf_counter()
         list(self._pool.map(work, range(self.n_threads)))
         self.kernel_ms = (time.perf_counter() - start) * 1e3
+        self.logits_bytes = size
         logits: F32 = self._bytes()[areas.logits : areas.logits + size].view(np.float32).copy()
         return logits
+
+    def digest(self) -> bytes:
+        """See WasmBackend."""
+        areas, (store, exports) = self._areas, self.instances[0]
+        exports["forward_digest"](store, areas.logits, self.logits_bytes, areas.digest)
+        return self.read(areas.digest, DIGEST_BYTES).tobytes()
 
 
 def _shared_memory(engine: Any, kind: Any) -> Any:
@@ -145,8 +154,20 @@ async def native_wasm_executor(
     max_chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
 ) -> WasmExecutor:
     """A WasmExecutor on wasmtime; `n_threads` 0 is one thread on plain memory. Raises: DeviceError."""
+    backend = NativeWasmBackend(model.weights, n_threads)
+    return await executor_on(backend, model, max_seq_len=max_seq_len, max_chunk_tokens=max_chunk_tokens)
+
+
+async def executor_on(
+    backend: NativeWasmBackend,
+    model: PackedModel,
+    *,
+    max_seq_len: int | None = None,
+    max_chunk_tokens: int = DEFAULT_CHUNK_TOKENS,
+) -> WasmExecutor:
+    """A WasmExecutor on a backend that holds the model's weights. Raises: DeviceError."""
     return await WasmExecutor.create(
-        NativeWasmBackend(model.weights, n_threads),
+        backend,
         model.manifest,
         model.plane("rope.inv_freq", "values").reshape(-1),
         max_seq_len=max_seq_len,

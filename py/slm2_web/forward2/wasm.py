@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from slm2_web.errors import DeviceError
 from slm2_web.forward2 import exactmath
 from slm2_web.forward2.exactmath import F32
 from slm2_web.forward2.executor import PlanExecutor
@@ -33,6 +34,7 @@ OP_WORDS = 16
 MAX_CONSTANTS, MAX_BINDINGS = 8, 7
 LINE_BYTES = 64
 WORD_BYTES = 4
+DIGEST_BYTES = 32
 ALIGNMENT_BYTES = 64
 STACK_BYTES = 16 << 10
 # Tokens that one call takes: a cancel waits for no more than these.
@@ -93,6 +95,9 @@ class WasmBackend(Protocol):
     async def run(self, ops: int, n_ops: int, step: Sequence[int], ids: Sequence[int], size: int) -> F32:
         """Write the step and the ids, run `n_ops` operations from `ops` on, read `size` bytes of logits."""
 
+    def digest(self) -> bytes:
+        """The sha256 of the last run's logits. Raises: DeviceError `device.worker`."""
+
 
 class Areas:
     """Addresses that a backend needs: of the step, the ids, the turns, the logits, and each thread's room."""
@@ -108,6 +113,7 @@ class Areas:
         self.step, self.ids, self.logits = (self.buffers[name] for name in ("step", "ids", "logits"))
         self.turns = backend.reserve(self.turns_bytes)
         self.stop = backend.reserve(WORD_BYTES)
+        self.digest = backend.reserve(DIGEST_BYTES)
         self.scratch = backend.reserve(self.scratch_bytes * backend.n_threads)
         self.stacks = backend.reserve(self.stack_bytes * backend.n_threads)
         starts = {s.buffer: WEIGHTS_BASE + s.start for s in plan.segments}
@@ -126,6 +132,7 @@ class Areas:
             "stop",
             "stacks",
             "stack_bytes",
+            "digest",
         )
         return {name: getattr(self, name) for name in names}
 
@@ -173,6 +180,7 @@ class WasmExecutor(PlanExecutor):
         super().__init__(plan)
         self._backend = backend
         self._programs = programs
+        self._logits: F32 | None = None
         self.adapter = backend.adapter
 
     @classmethod
@@ -213,7 +221,19 @@ class WasmExecutor(PlanExecutor):
         logits = await self._backend.run(address, n_ops, step, ids, size)
         self.kernel_ms = self._backend.kernel_ms
         self.pos += len(ids)
-        return logits if want_logits else None
+        self._logits = logits if want_logits else None
+        return self._logits
+
+    def digest(self, logits: F32) -> str:
+        """See forward2/executor.py. A thread makes it right after the pass, while the caller goes on."""
+        if logits is not self._logits:
+            return super().digest(logits)
+        try:
+            return self._backend.digest().hex()
+        except (
+            DeviceError
+        ):  # of a thread that was lost since, of which the next pass tells; the logits are whole
+            return super().digest(logits)
 
 
 def _place(backend: WasmBackend, data: bytes) -> int:

@@ -19,7 +19,6 @@ from slm2_web.parity.dice import Dice
 from slm2_web.parity.subject import Stage, Subject
 from slm2_web.sampling2.params import parse_params
 from slm2_web.sampling2.sampler import sample
-from slm2_web.session import digest
 
 CHUNKS: Final = (0, 1, 7)
 # Of every so many prompts one is long, and one reply.
@@ -82,7 +81,7 @@ async def run(subject: Subject, made: Json) -> Json:
         digests: list[str] = []
         for step in range(made["steps"]):
             assert logits is not None
-            digests.append(digest(logits))
+            digests.append(executor.digest(logits))
             drawn.append(sample(logits, prompt, drawn, params, subject.tokenizer.n_tokens).id)
             if step + 1 < made["steps"]:
                 logits = await executor.forward(drawn[-1:], want_logits=True)

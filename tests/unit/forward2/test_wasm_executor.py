@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from feeding import feed
 from slm2_web.compile.pack import pack_gguf
 from slm2_web.errors import DeviceError
 from slm2_web.forward2 import wasm
+from slm2_web.forward2.executor import digest_of
 from slm2_web.forward2.kernels import KERNELS
-from slm2_web.forward2.native_wasm import native_wasm_executor
+from slm2_web.forward2.native_wasm import NativeWasmBackend, executor_on, native_wasm_executor
 from slm2_web.forward2.reference import ReferenceExecutor
 from slm2_web.forward2.wasm import WasmExecutor
 from slm2_web.packed import PackedModel
@@ -51,6 +53,45 @@ def test_tiny_models_have_the_references_bits(block: str, tmp_path: Path) -> Non
         for chunk in (1, 7, 32):
             executor.truncate(0)
             assert feed(executor, ids, chunk).tobytes() == expected.tobytes(), (n_threads, chunk)
+
+
+@pytest.mark.parametrize("n_threads", [0, 2])
+def test_sha256_is_hashlibs(n_threads: int) -> None:
+    """Around the ends of its blocks of 64 bytes, and of the size of logits."""
+    backend = NativeWasmBackend(np.zeros(64, np.uint8), n_threads)
+    out, start = backend.reserve(32), backend.reserve(1 << 20)
+    stack = backend.reserve(wasm.STACK_BYTES) + wasm.STACK_BYTES
+    store, exports = backend.instances[0]
+    exports["__stack_pointer"].set_value(store, stack)
+    data = np.random.default_rng(3).bytes(1 << 20)
+    backend.write(start, data)
+    for size in (*range(260), 4 * 49_152, 4 * 151_936, 1 << 20):
+        exports["forward_digest"](store, start, size, out)
+        assert backend.read(out, 32).tobytes() == hashlib.sha256(data[:size]).digest(), size
+
+
+def test_digests_are_of_the_logits_that_are_given(packed_tiny: Path) -> None:
+    """Of the last ones the kernel makes it; of others, and when a thread was lost meanwhile, Python."""
+    model = PackedModel.open(packed_tiny)
+    for n_threads in THREADS:
+        backend = NativeWasmBackend(model.weights, n_threads)
+        executor = asyncio.run(executor_on(backend, model, max_seq_len=96))
+        first = feed(executor, [5, 6, 7], 3)
+        assert executor.digest(first) == digest_of(first)
+        second = feed(executor, [8], 1)
+        assert executor.digest(first) == digest_of(first) != digest_of(second)
+        assert executor.digest(second) == digest_of(second)
+
+        backend.logits_bytes = 4
+        assert executor.digest(second) == hashlib.sha256(second.tobytes()[:4]).hexdigest(), (
+            "made by the kernel"
+        )
+
+        def lost() -> bytes:
+            raise DeviceError("device.worker", "as asked")
+
+        backend.digest = lost  # type: ignore[method-assign]
+        assert executor.digest(second) == digest_of(second)
 
 
 def test_smollm2_has_the_references_bits(packed_smollm2: Path) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from slm2_web.forward2.executor import digest_of
 from slm2_web.packed import PackedModel
 from slm2_web.request import parse_request, prompt_of
 from slm2_web.sampling2.params import parse_params
@@ -72,6 +73,9 @@ class Recorded:
 
     def truncate(self, pos: int) -> None:
         del self.ids[pos:]
+
+    def digest(self, logits: NDArray[np.float32]) -> str:
+        return digest_of(logits)
 
 
 def test_the_prompt_is_made_of_the_messages(packed_smollm2: Path) -> None:

@@ -96,6 +96,14 @@ def test_smp_15_no_token_from_broken_logits(text: str, temperature: float) -> No
     assert caught.value.detail["position"] == 41
 
 
+def test_finite_logits_whose_sum_is_not() -> None:
+    """float32 ends at 3.4e38: the check by one sum must not take them for broken."""
+    logits = array([3e38, -1, 3e38, 2e38, 3.1e38])
+    assert draw(logits, params(temperature=0)).id == 4
+    with pytest.raises(DeviceError, match="id 1 is nan"):
+        draw(array([3e38, np.nan, 3e38, 3e38]), params(temperature=0))
+
+
 def test_smp_16_rows_without_a_token_are_never_sampled() -> None:
     given_, expected = case("SMP-16")
     logits = np.zeros(given_["n_logits"], dtype=np.float32)
