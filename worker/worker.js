@@ -222,12 +222,10 @@ async function parity({ id, ...request }) {
 async function chat({ type, id, ...request }) {
   try {
     takeId(type, id);
-    let nTokens = 0;
-    /** @param {string} kind @param {any} a @param {any} b */
-    const emit = (kind, a, b) => {
+    /** @param {string} kind @param {any} a @param {any} b @param {number} nTokens */
+    const emit = (kind, a, b, nTokens) => {
       if (kind === "context") tellPage({ type: "context", id, ledger: a });
       else if (kind === "prefill") tellPage({ type: "prefill", id, done: a, total: b });
-      else if (kind === "token") nTokens += 1;
       else if (a.byteLength > 0) tellPage({ type: "delta", id, part: b, data: a, n_tokens: nTokens }, [a.buffer]);
     };
     const cancelled = () => isCancelled(id);

@@ -48,7 +48,7 @@ typedef struct {
   u32 zero, n_tokens, pos, seq_len;
 } Step;
 
-// What the threads share of an operation, zeroed before a pass: a cache line with the number of those that are done,
+// What the threads share of an operation, zeroed before a pass: a cache line with the number of parts that are done,
 // then one for each thread with the number of parts of its share that are taken.
 typedef struct {
   u32 count, padding[15];
@@ -104,14 +104,26 @@ static inline v128 exp4(v128 x) {
 
 static inline v128 silu(v128 x) { return mul(x, recip(add(f4(1.0f), exp4(wasm_f32x4_neg(x))))); }
 
+// A constant for a loop. One that the compilers of the browsers know for one, they make anew at every use.
+static inline v128 hidden(v128 v) {
+  __asm__ volatile("" : "+r"(v));
+  return v;
+}
+
+typedef struct {
+  v128 fields, factor;
+} Halves;
+
+static inline Halves halves(void) { return (Halves){hidden(u4(0x8fffe000)), hidden(f4(0x1p112f))}; }
+
 // Four f16, each in the upper half of a 32-bit lane, whose lower half does not matter. Shifted down by 3 bits, sign and
 // all, the fields of an f16 lie where an f32 has its own, but for an exponent that is 112 too small. The product is
 // exact, for a subnormal f16 too.
-static inline v128 half4(v128 h) {
-  return mul(wasm_v128_and(wasm_i32x4_shr(h, 3), u4(0x8fffe000)), f4(0x1p112f));
+static inline v128 half4(v128 h, Halves k) {
+  return mul(wasm_v128_and(wasm_i32x4_shr(h, 3), k.fields), k.factor);
 }
 
-static inline f32 half(u16 h) { return wasm_f32x4_extract_lane(half4(wasm_i32x4_splat((i32)h << 16)), 0); }
+static inline f32 half(u16 h) { return wasm_f32x4_extract_lane(half4(wasm_i32x4_splat((i32)h << 16), halves()), 0); }
 
 // --- quantisation of one group of 32 --------------------------------------------------------------------------
 
@@ -303,11 +315,10 @@ static void widen(u32 kernel, const u32 *c, const u32 *b, u32 first, u32 tokens,
 }
 
 // The k-th eight of a group's weights.
-static inline v128 weights(const u32 kernel, const u8 *quants, const u32 k) {
+static inline v128 weights(const u32 kernel, const u8 *quants, const u32 k, const v128 nibbles[3]) {
   if (kernel == MATMUL_Q8_0) return wasm_i16x8_load8x8(quants + 8 * k);
   const v128 q = load(quants);
-  if (k == 3) return wasm_u16x8_shr(q, 12);
-  return wasm_v128_and(q, wasm_u16x8_splat(k == 0 ? 0x000f : k == 1 ? 0x00f0 : 0x0f00));
+  return k == 3 ? wasm_u16x8_shr(q, 12) : wasm_v128_and(q, nibbles[k]);
 }
 
 #define MAX_ROWS 2
@@ -324,6 +335,9 @@ static inline __attribute__((always_inline)) void tile(
   const i16 *x = wide->x + t * padded * 32;
   const f32 *scale = wide->scale + t * padded, *sum = wide->sum + t * padded;
   const i32 *offset = wide->offset + t * padded;
+  const v128 nibbles[3] = {hidden(wasm_i16x8_splat(0x000f)), hidden(wasm_i16x8_splat(0x00f0)),
+                           hidden(wasm_i16x8_splat(0x0f00))};
+  const Halves scaling = halves();
   // The accumulators that the next four groups go to, and those of the four after.
   v128 now[MAX_ROWS][MAX_TOKENS], then[MAX_ROWS][MAX_TOKENS];
   for (u32 r = 0; r < n_rows; r++) {
@@ -335,7 +349,8 @@ static inline __attribute__((always_inline)) void tile(
     UNROLL for (u32 j = 0; j < 4; j++) {
       v128 w[MAX_ROWS][4];
       UNROLL for (u32 r = 0; r < n_rows; r++) {
-        UNROLL for (u32 k = 0; k < 4; k++) w[r][k] = weights(kernel, quants + (r * groups + j) * block_bytes, k);
+        const u8 *group = quants + (r * groups + j) * block_bytes;
+        UNROLL for (u32 k = 0; k < 4; k++) w[r][k] = weights(kernel, group, k, nibbles);
       }
       UNROLL for (u32 i = 0; i < n_tokens; i++) {
         const i16 *xi = x + i * padded * 32;
@@ -357,7 +372,7 @@ static inline __attribute__((always_inline)) void tile(
     UNROLL for (u32 r = 0; r < n_rows; r++) {
       const u8 *at = scales + r * groups * scale_bytes;
       const v128 both = kernel == MATMUL_Q4_1 ? load(at) : wasm_u32x4_load16x4(at);
-      const v128 d = half4(wasm_i32x4_shl(both, 16)), m = half4(both);
+      const v128 d = half4(wasm_i32x4_shl(both, 16), scaling), m = half4(both, scaling);
       UNROLL for (u32 i = 0; i < n_tokens; i++) {
         v128 dots = four[r][i];
         if (kernel != MATMUL_Q8_0) dots = wasm_i32x4_shr(dots, 8);
@@ -434,6 +449,8 @@ static void matmul(u32 kernel, const u32 *c, const u32 *b, const Wide *wide, u32
 #define MAX_HEAD_DIM 1024
 // Positions that are added by themselves.
 #define BLOCK 64
+// Heads whose sums stay in registers together.
+#define HEADS_AT_ONCE 3
 
 // Rotates, quantises and stores one head of q, k or v of token t; before that, adds its bias or norms it.
 static void rope_kv(u32 kernel, const u32 *c, const u32 *b, const Step *step, u32 t, u32 unit) {
@@ -477,8 +494,8 @@ typedef struct {
 
 static Part part_of(const u32 *c, const Step *step, u32 part) {
   const u32 n_kv = c[1], blocks = (step->pos + step->n_tokens - 1) / BLOCK + 1, share = c[0] / n_kv;
-  const u32 kv_head = part / blocks % n_kv;
-  return (Part){part / blocks / n_kv, kv_head, part % blocks, kv_head * share, share};
+  const u32 kv_head = part % n_kv;
+  return (Part){part / n_kv / blocks, kv_head, part / n_kv % blocks, kv_head * share, share};
 }
 
 static inline v128 dots_of_32(const i8 *k, const i16 *q) {
@@ -535,67 +552,89 @@ static void attn_scores(const u32 *c, const u32 *b, const Step *step, const Part
   }
 }
 
-// exp(scores - peak) and their sum, one by one.
-static f32 weigh(const f32 *scores, u32 count, f32 peak, f32 *p) {
-  u32 j = 0;
-  for (; j + 4 <= count; j += 4) wasm_v128_store(p + j, exp4(sub(load(scores + j), f4(peak))));
-  for (; j < count; j++) p[j] = wasm_f32x4_extract_lane(exp4(f4(scores[j] - peak)), 0);
-  f32 mass = 0.0f;
-  for (j = 0; j < count; j++) mass = mass + p[j];
-  return mass;
+// exp(scores - peak), and their sums, one by one, of n_heads heads.
+static inline __attribute__((always_inline)) void weigh(
+    const u32 n_heads, const f32 *scores, u32 stride, u32 count, const f32 *peak, f32 p[][BLOCK], f32 *masses,
+    u32 mass_stride) {
+  for (u32 h = 0; h < n_heads; h++) {
+    // Behind the last one lies what a pass before has left.
+    for (u32 j = 0; j < count; j += 4) wasm_v128_store(p[h] + j, exp4(sub(load(scores + h * stride + j), f4(peak[h]))));
+  }
+  f32 mass[HEADS_AT_ONCE] = {0.0f};
+  for (u32 j = 0; j < count; j++) {
+    UNROLL for (u32 h = 0; h < n_heads; h++) mass[h] = mass[h] + p[h][j];
+  }
+  for (u32 h = 0; h < n_heads; h++) masses[h * mass_stride] = mass[h];
 }
 
-// Sixteen elements of a block's values for n_heads heads: their sums stay in registers while the positions go by.
+// Eight elements of a block's values for n_heads heads: their sums stay in registers while the positions go by.
 static inline __attribute__((always_inline)) void sum_values(
-    const u32 n_heads, const f32 p[][BLOCK], const i8 *v, const f32 *vs, u32 stride, u32 count, f32 *out, u32 out_stride) {
-  v128 acc[2][4];
+    const u32 n_heads, const f32 w[][BLOCK], const i8 *v, u32 stride, u32 count, f32 *out, u32 out_stride) {
+  v128 acc[HEADS_AT_ONCE][2];
   for (u32 h = 0; h < n_heads; h++) {
-    for (u32 i = 0; i < 4; i++) acc[h][i] = f4(0.0f);
+    for (u32 i = 0; i < 2; i++) acc[h][i] = f4(0.0f);
   }
 #pragma clang loop unroll(disable)
   for (u32 j = 0; j < count; j++) {
-    const v128 low = wasm_i16x8_load8x8(v), high = wasm_i16x8_load8x8(v + 8);
-    const v128 value[4] = {wasm_f32x4_convert_i32x4(wasm_i32x4_extend_low_i16x8(low)),
-                           wasm_f32x4_convert_i32x4(wasm_i32x4_extend_high_i16x8(low)),
-                           wasm_f32x4_convert_i32x4(wasm_i32x4_extend_low_i16x8(high)),
-                           wasm_f32x4_convert_i32x4(wasm_i32x4_extend_high_i16x8(high))};
+    const v128 low = wasm_i16x8_load8x8(v);
+    const v128 value[2] = {wasm_f32x4_convert_i32x4(wasm_i32x4_extend_low_i16x8(low)),
+                           wasm_f32x4_convert_i32x4(wasm_i32x4_extend_high_i16x8(low))};
     UNROLL for (u32 h = 0; h < n_heads; h++) {
-      const v128 weight = f4(p[h][j] * *vs);
-      UNROLL for (u32 i = 0; i < 4; i++) acc[h][i] = add(acc[h][i], mul(weight, value[i]));
+      const v128 weight = wasm_v128_load32_splat(w[h] + j);
+      UNROLL for (u32 i = 0; i < 2; i++) acc[h][i] = add(acc[h][i], mul(weight, value[i]));
     }
     v += 32 * stride;
-    vs += stride;
   }
   for (u32 h = 0; h < n_heads; h++) {
-    for (u32 i = 0; i < 4; i++) wasm_v128_store(out + h * out_stride + 4 * i, acc[h][i]);
+    for (u32 i = 0; i < 2; i++) wasm_v128_store(out + h * out_stride + 4 * i, acc[h][i]);
   }
 }
 
-static void attn_values(const u32 *c, const u32 *b, const Step *step, const Part part) {
-  const u32 n_heads = c[0], n_kv = c[1], head_dim = c[2], groups = head_dim / 32, max_seq = c[3];
-  const u32 blocks = (max_seq + BLOCK - 1) / BLOCK, start = part.block * BLOCK, seen = step->pos + part.t + 1;
-  if (start >= seen) return;
+// One block's values for n_heads heads, the first of which has row `row`.
+static inline __attribute__((always_inline)) void block_values(
+    const u32 n_heads, const u32 *c, const u32 *b, u32 seen, u32 row, const Part part) {
+  const u32 n_kv = c[1], head_dim = c[2], groups = head_dim / 32, max_seq = c[3];
+  const u32 blocks = (max_seq + BLOCK - 1) / BLOCK, start = part.block * BLOCK;
   const u32 count = seen - start < BLOCK ? seen - start : BLOCK, stride = n_kv * groups;
   const u32 cached = (max_seq + start) * stride + part.kv_head * groups;
-  for (u32 done = 0; done < part.n_heads;) {
-    const u32 n = part.n_heads - done >= 2 ? 2 : 1, row = part.t * n_heads + part.first_head + done;
-    f32 p[2][BLOCK] __attribute__((aligned(16)));
-    for (u32 h = 0; h < n; h++) {
-      const f32 *peaks = (const f32 *)b[1] + (row + h) * blocks;
-      f32 peak = peaks[0];
-      for (u32 block = 1; block * BLOCK < seen; block++) peak = peaks[block] > peak ? peaks[block] : peak;
-      const f32 *scores = (const f32 *)b[0] + (row + h) * max_seq + start;
-      ((f32 *)b[4])[(row + h) * blocks + part.block] = weigh(scores, count, peak, p[h]);
-    }
-    f32 *values = (f32 *)b[5] + (row * blocks + part.block) * head_dim;
-    for (u32 d = 0; d < head_dim; d += 16) {
-      const i8 *v = (const i8 *)b[2] + 32 * cached + d;
-      const f32 *vs = (const f32 *)b[3] + cached + d / 32;
-      if (n == 2) sum_values(2, p, v, vs, stride, count, values + d, blocks * head_dim);
-      else sum_values(1, p, v, vs, stride, count, values + d, blocks * head_dim);
-    }
-    done += n;
+  f32 p[HEADS_AT_ONCE][BLOCK] __attribute__((aligned(16))), w[HEADS_AT_ONCE][BLOCK] __attribute__((aligned(16)));
+  f32 peak[HEADS_AT_ONCE];
+  for (u32 h = 0; h < n_heads; h++) {
+    const f32 *peaks = (const f32 *)b[1] + (row + h) * blocks;
+    peak[h] = peaks[0];
+    for (u32 block = 1; block * BLOCK < seen; block++) peak[h] = peaks[block] > peak[h] ? peaks[block] : peak[h];
   }
+  weigh(n_heads, (const f32 *)b[0] + row * max_seq + start, max_seq, count, peak, p,
+        (f32 *)b[4] + row * blocks + part.block, blocks);
+  f32 *values = (f32 *)b[5] + (row * blocks + part.block) * head_dim;
+  for (u32 g = 0; g < groups; g++) {
+    const f32 *vs = (const f32 *)b[3] + cached + g;
+    for (u32 j = 0; j < count; j += 4, vs += 4 * stride) {
+      const v128 scales = wasm_f32x4_make(vs[0], vs[stride], vs[2 * stride], vs[3 * stride]);
+      for (u32 h = 0; h < n_heads; h++) wasm_v128_store(w[h] + j, mul(load(p[h] + j), scales));
+    }
+    const i8 *v = (const i8 *)b[2] + 32 * (cached + g);
+    for (u32 d = 0; d < 32; d += 8) sum_values(n_heads, w, v + d, stride, count, values + 32 * g + d, blocks * head_dim);
+  }
+}
+
+static __attribute__((noinline)) void values_of_3(const u32 *c, const u32 *b, u32 seen, u32 row, const Part part) {
+  block_values(3, c, b, seen, row, part);
+}
+static __attribute__((noinline)) void values_of_2(const u32 *c, const u32 *b, u32 seen, u32 row, const Part part) {
+  block_values(2, c, b, seen, row, part);
+}
+static __attribute__((noinline)) void values_of_1(const u32 *c, const u32 *b, u32 seen, u32 row, const Part part) {
+  block_values(1, c, b, seen, row, part);
+}
+
+static void attn_values(const u32 *c, const u32 *b, const Step *step, const Part part) {
+  const u32 seen = step->pos + part.t + 1, row = part.t * c[0] + part.first_head;
+  if (part.block * BLOCK >= seen) return;
+  u32 head = 0;
+  for (; part.n_heads - head >= 3; head += 3) values_of_3(c, b, seen, row + head, part);
+  if (part.n_heads - head == 2) values_of_2(c, b, seen, row + head, part);
+  else if (part.n_heads - head == 1) values_of_1(c, b, seen, row + head, part);
 }
 
 static void attn_quantize(const u32 *c, const u32 *b, const Step *step, u32 t, u32 h) {
@@ -625,8 +664,8 @@ static void attn_quantize(const u32 *c, const u32 *b, const Step *step, u32 t, u
 #ifdef __wasm_atomics__
 // The next part for a thread: of its share while there is one, then of the others', which may have less time or a
 // slower core.
-static inline u32 claim(Line *lines, u32 thread, u32 n_threads, u32 n_parts, u32 *mine) {
-  (void)mine;
+static inline u32 claim(Line *lines, u32 thread, u32 n_threads, u32 n_parts, u32 *n_taken) {
+  (void)n_taken;
   for (u32 i = 0, owner = thread; i < n_threads; i++, owner = owner + 1 < n_threads ? owner + 1 : 0) {
     const u32 low = n_parts * owner / n_threads, size = n_parts * (owner + 1) / n_threads - low;
     u32 *taken = &lines[1 + owner].count;
@@ -644,34 +683,33 @@ static inline u32 claim(Line *lines, u32 thread, u32 n_threads, u32 n_parts, u32
 // A few times what it takes to go to sleep and be woken: a thread that has nothing else to wait for is back by then.
 #define SPINS 200000
 
-// Until all threads have ended this operation: a spin, since the others are usually close, then sleep. Whether they
-// did.
-static inline int meet(Line *lines, u32 n_threads, const u32 *stop) {
+// Until all parts of this operation are done, `mine` by this thread: a spin, since the others are usually close, then
+// sleep. Whether they are. Nobody waits for a thread that has no part: it may be late.
+static inline int meet(Line *lines, u32 n_threads, u32 n_parts, u32 mine, const u32 *stop) {
   if (n_threads == 1) return 1;
-  u32 done = __atomic_add_fetch(&lines->count, 1, __ATOMIC_ACQ_REL);
-  if (done == n_threads) {
+  if (mine && __atomic_add_fetch(&lines->count, mine, __ATOMIC_ACQ_REL) == n_parts) {
     __builtin_wasm_memory_atomic_notify((i32 *)&lines->count, n_threads);
     return 1;
   }
   for (u32 spin = 0; spin < SPINS; spin++) {
-    if (__atomic_load_n(&lines->count, __ATOMIC_ACQUIRE) == n_threads) return 1;
+    if (__atomic_load_n(&lines->count, __ATOMIC_ACQUIRE) == n_parts) return 1;
   }
   for (u32 slices = 0; slices < PATIENCE_SLICES;) {
-    done = __atomic_load_n(&lines->count, __ATOMIC_ACQUIRE);
-    if (done == n_threads) return 1;
+    const u32 done = __atomic_load_n(&lines->count, __ATOMIC_ACQUIRE);
+    if (done == n_parts) return 1;
     if (__atomic_load_n(stop, __ATOMIC_ACQUIRE)) return 0;
     slices += __builtin_wasm_memory_atomic_wait32((i32 *)&lines->count, (i32)done, SLICE_NS) == TIMED_OUT;
   }
   return 0;
 }
 #else
-static inline u32 claim(Line *lines, u32 thread, u32 n_threads, u32 n_parts, u32 *mine) {
+static inline u32 claim(Line *lines, u32 thread, u32 n_threads, u32 n_parts, u32 *n_taken) {
   (void)lines, (void)thread, (void)n_threads;
-  return *mine < n_parts ? (*mine)++ : NO_PART;
+  return *n_taken < n_parts ? (*n_taken)++ : NO_PART;
 }
 
-static inline int meet(Line *lines, u32 n_threads, const u32 *stop) {
-  (void)lines, (void)n_threads, (void)stop;
+static inline int meet(Line *lines, u32 n_threads, u32 n_parts, u32 mine, const u32 *stop) {
+  (void)lines, (void)n_threads, (void)n_parts, (void)mine, (void)stop;
   return 1;
 }
 #endif
@@ -695,13 +733,14 @@ static u32 count_parts(const Op *op, const Step *step) {
   }
 }
 
-static void run_op(const Op *op, const Step *step, Line *lines, u8 *scratch, u32 thread, u32 n_threads) {
+// Whether all of an operation is done, by this thread and the others.
+static int run_op(const Op *op, const Step *step, Line *lines, u8 *scratch, u32 thread, u32 n_threads, const u32 *stop) {
   const u32 kernel = op->kernel, *c = op->constants, *b = op->buffers;
   const u32 first = c[5] ? step->n_tokens - 1 : 0, tokens = step->n_tokens - first;  // of a matrix product
   const u32 n_parts = count_parts(op, step);
   Wide wide = {0};
-  u32 mine = 0, part;
-  while ((part = claim(lines, thread, n_threads, n_parts, &mine)) != NO_PART) {
+  u32 taken = 0, mine = 0, part;
+  for (; (part = claim(lines, thread, n_threads, n_parts, &taken)) != NO_PART; mine++) {
     switch (kernel) {
       case EMBED_Q4_0: case EMBED_Q4_1: case EMBED_Q8_0: embed(kernel, c, b, part); break;
       case RMSNORM_QUANTIZE: rmsnorm_quantize(c, b, part); break;
@@ -728,6 +767,7 @@ static void run_op(const Op *op, const Step *step, Line *lines, u8 *scratch, u32
       }
     }
   }
+  return meet(lines, n_threads, n_parts, mine, stop);
 }
 
 // Runs a program: 1, or 0 when another thread did not do its part. `turns`: for each operation 1 + n_threads Lines, all
@@ -736,8 +776,8 @@ u32 EXPORT(forward_run)(u32 ops, u32 n_ops, u32 step, u32 turns, u32 scratch, u3
                         u32 n_threads) {
   for (u32 i = 0; i < n_ops; i++) {
     Line *lines = (Line *)turns + i * (1 + n_threads);
-    run_op((const Op *)ops + i, (const Step *)step, lines, (u8 *)scratch + thread * scratch_bytes, thread, n_threads);
-    if (!meet(lines, n_threads, (const u32 *)stop)) return 0;
+    u8 *own = (u8 *)scratch + thread * scratch_bytes;
+    if (!run_op((const Op *)ops + i, (const Step *)step, lines, own, thread, n_threads, (const u32 *)stop)) return 0;
   }
   return 1;
 }

@@ -27,6 +27,8 @@ const N_WORDS = Object.keys(WORDS).length;
 
 // How long threads may take to leave a pass that is over; far more than a switch of threads needs.
 const LEAVE_MS = 5000;
+// How often a thread that waits looks at `stop`.
+const SLICE_MS = 100;
 const READY_MS = 30_000;
 const DIGEST_BYTES = 32;
 // How long messages may wait while pass follows pass. A task costs as much as a hundredth of a pass.
@@ -168,11 +170,14 @@ export class Pool {
   #awaitIdle() {
     if (this.nThreads === 1) return;
     const others = this.nThreads - 1;
+    const stop = new Int32Array(this.memory.buffer, /** @type {Areas} */ (this.#areas).stop, 1);
+    const end = performance.now() + LEAVE_MS;
     for (let idle; (idle = Atomics.load(this.#words, WORDS.idle)) !== others; ) {
-      if (Atomics.wait(this.#words, WORDS.idle, idle, LEAVE_MS) === "timed-out") {
+      if (Atomics.load(stop, 0) || performance.now() > end) {
         this.dispose();
         throw new DeviceError("device.worker", "a thread did not come back from its work", { idle, others });
       }
+      Atomics.wait(this.#words, WORDS.idle, idle, SLICE_MS);
     }
   }
 

@@ -314,9 +314,9 @@ class Engine:
     async def chat(self, request: Any, emit: Any, cancelled: Any) -> Any:
         """`{ok: {reason, transcript, stats, more: {tool_calls, logprobs}}}` of one reply.
 
-        request: the page's `chat`, less its id (protocol.py). `emit("context", ledger, null)`,
-        `emit("prefill", done, total)`, `emit("token", id, null)`, `emit("delta", Uint8Array, part)`;
-        `cancelled()` is asked before each pass.
+        request: the page's `chat`, less its id (protocol.py). `emit("context", ledger, null, 0)`,
+        `emit("prefill", done, total, 0)`, `emit("delta", Uint8Array, part, n_tokens)`; `cancelled()` is
+        asked before each pass.
         """
         return await _answer(self._chat(_plain(request.to_py()), emit, cancelled))
 
@@ -329,19 +329,20 @@ class Engine:
         wanted = parse_request(asked, params, model.device.executor.max_seq_len)
         prompt = prompt_of(wanted, model.template, model.tokenizer)
         ledger = prompt.ledger.as_json()
-        emit("context", to_object(ledger), None)
+        emit("context", to_object(ledger), None, 0)
         done: Done | None = None
+        n_tokens = 0
         events = model.session.generate(
             prompt.ids, params, continued_ids=wanted.continue_ids, cancelled=cancelled
         )
         async for event in events:
             match event:
                 case Prefill(done_tokens, total_tokens):
-                    emit("prefill", done_tokens, total_tokens)
-                case Token(token_id):
-                    emit("token", token_id, None)
+                    emit("prefill", done_tokens, total_tokens, 0)
+                case Token():
+                    n_tokens += 1
                 case Delta(data, is_reasoning):
-                    emit("delta", to_js(data), "reasoning" if is_reasoning else "text")
+                    emit("delta", to_js(data), "reasoning" if is_reasoning else "text", n_tokens)
                 case Done():
                     done = event
         assert done is not None

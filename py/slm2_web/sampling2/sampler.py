@@ -73,12 +73,10 @@ def sample(
             values, generated_ids, params.presence_penalty, params.frequency_penalty
         )
     candidates = _allowed(values, params.banned_ids, allowed)
-    largest = _check_below_infinity(candidates, position)
+    best = _check_below_infinity(candidates, position)
     if params.temperature == 0:
-        ids, values = candidates
-        # Its first place. numpy's argmax of floats takes more time than all else here.
-        best = ids[[int((values == largest).argmax())]]
-        return Draw(int(best[0]), best, np.ones(1, dtype=np.float32))
+        kept = candidates[0][[best]]
+        return Draw(int(kept[0]), kept, np.ones(1, dtype=np.float32))
     for step in PROFILES[params.profile]:
         candidates = step(candidates, params)
     _check_below_infinity(candidates, position)
@@ -170,13 +168,14 @@ def _check_finite(logits: NDArray[np.float32], position: int) -> None:
         raise _bad_logits(position, first, float(logits[first]))
 
 
-def _check_below_infinity(candidates: Candidates, position: int) -> np.float32:
-    """The largest value; refused, if the parameters have driven it to infinity: no distribution is left."""
+def _check_below_infinity(candidates: Candidates, position: int) -> int:
+    """The first place of the largest value; refused, if the parameters have driven that to infinity: no
+    distribution is left."""
     ids, values = candidates
-    largest: np.float32 = values.max()
-    if not np.isfinite(largest):
-        raise _bad_logits(position, int(ids[values.argmax()]), float(largest))
-    return largest
+    best = int(values.argmax())
+    if not np.isfinite(values[best]):
+        raise _bad_logits(position, int(ids[best]), float(values[best]))
+    return best
 
 
 def _bad_logits(position: int, token_id: int, value: float) -> DeviceError:
