@@ -1,6 +1,8 @@
 // SHA-256 (FIPS 180-4) of bytes in memory, for the digests of logits: a thread that has nothing else to do makes them
 // while the engine's thread goes on. By itself, hashlib does the same in the same time.
 
+#pragma once
+
 #include <stdint.h>
 
 static const uint32_t SHA256_K[64] = {

@@ -29,7 +29,7 @@ PAGE_BYTES = 64 << 10
 MAX_BYTES = 2 << 30
 # Below it lie the module's own data.
 WEIGHTS_BASE = PAGE_BYTES
-# Rows of 32-bit words that make an operation: forward.c's Op.
+# Rows of 32-bit words that make an operation: program.h's Op.
 OP_WORDS = 16
 MAX_CONSTANTS, MAX_BINDINGS = 8, 7
 LINE_BYTES = 64
@@ -40,7 +40,7 @@ STACK_BYTES = 16 << 10
 # Tokens that one call takes: a cancel waits for no more than these.
 DEFAULT_CHUNK_TOKENS = 32
 
-# forward.c numbers the kernels in this order.
+# program.h numbers the kernels in this order.
 KERNEL_NUMBERS: Mapping[str, int] = {
     name: number
     for number, name in enumerate(
@@ -138,20 +138,20 @@ class Areas:
 
 
 def _scratch_bytes(dispatches: Sequence[Dispatch], tokens: int) -> int:
-    """Room that one thread needs to widen the activations of the widest matmul: forward.c's Wide."""
+    """Room that one thread needs to widen the activations of the widest matmul: matmul.h's Wide."""
     cols = max(int(d.constants["COLS"]) for d in dispatches if d.kernel.startswith("matmul"))
     quads = -(-cols // (4 * exactmath.GROUP))
     return tokens * quads * (4 * exactmath.GROUP * 2 + 3 * 4 * 4)
 
 
 def encode_ops(dispatches: Sequence[Dispatch], addresses: Mapping[str, int]) -> bytes:
-    """The dispatches as forward.c's Ops."""
+    """The dispatches as program.h's Ops."""
     return b"".join(_encode_op(d, addresses) for d in dispatches)
 
 
 def _encode_op(dispatch: Dispatch, addresses: Mapping[str, int]) -> bytes:
     names = KERNELS[dispatch.kernel].constants
-    # A constant is an integer or, where the kernel table's shader says so, a float; forward.c takes its bits.
+    # A constant is an integer or, where the kernel table's shader says so, a float; a kernel takes its bits.
     constants = [_word(dispatch.constants[name]) for name in names]
     buffers = [addresses[b.buffer] + b.offset for b in dispatch.bindings]
     words = [

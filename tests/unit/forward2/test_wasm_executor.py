@@ -33,8 +33,8 @@ def make(model: PackedModel, n_threads: int, max_seq_len: int = 96) -> WasmExecu
 
 
 def test_numbers_name_every_kernel() -> None:
-    """forward.c's enumeration is the table's, name for name."""
-    source = (Path(__file__).parents[3] / "worker" / "wasm" / "forward.c").read_text()
+    """program.h's enumeration is the table's, name for name."""
+    source = (Path(__file__).parents[3] / "worker" / "wasm" / "program.h").read_text()
     enumeration = source[source.index("enum {") + 6 : source.index("};")]
     names = [name.strip().lower() for name in enumeration.split(",") if name.strip()]
     assert names == list(wasm.KERNEL_NUMBERS)
