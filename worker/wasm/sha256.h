@@ -4,6 +4,7 @@
 #pragma once
 
 #include <stdint.h>
+#include <wasm_simd128.h>
 
 static const uint32_t SHA256_K[64] = {
   0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
@@ -45,7 +46,9 @@ static __attribute__((noinline)) void sha256_block(uint32_t state[8], const uint
 
 // The digest of `size` bytes, big-endian, into `out`.
 static void sha256(const uint8_t *data, uint32_t size, uint8_t out[32]) {
-  uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+  uint32_t state[8] __attribute__((aligned(16)));
+  wasm_v128_store(state, wasm_u32x4_const(0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a));
+  wasm_v128_store(state + 4, wasm_u32x4_const(0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19));
   uint8_t last[128] = {0};
   const uint32_t whole = size / 64 * 64, rest = size - whole, end = rest < 56 ? 64 : 128;
   for (uint32_t at = 0; at < whole; at += 64) sha256_block(state, data + at);

@@ -97,7 +97,7 @@ def test_smp_15_no_token_from_broken_logits(text: str, temperature: float) -> No
 
 
 def test_finite_logits_whose_sum_is_not() -> None:
-    """float32 ends at 3.4e38: the check by one sum must not take them for broken."""
+    """float32 ends at 3.4e38; each of them is below."""
     logits = array([3e38, -1, 3e38, 2e38, 3.1e38])
     assert draw(logits, params(temperature=0)).id == 4
     with pytest.raises(DeviceError, match="id 1 is nan"):
