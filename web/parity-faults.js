@@ -26,6 +26,9 @@ const CHAT = {
   params: { temperature: 0, max_tokens: 2, invalid_utf8: "show" },
 };
 
+// A model that loads on a software GPU takes tens of seconds.
+const ANSWER_MS = 300_000;
+
 /** An engine that hears what it is not meant to. */
 export class FaultyPage {
   /** @type {Worker[]} */
@@ -78,7 +81,17 @@ export class FaultyPage {
    * @returns {Promise<any>} */
   #ask(message, transfer = []) {
     return new Promise((resolve, reject) => {
-      [this.#answer, this.#fail] = [resolve, reject];
+      // A worker that the browser has not started says nothing, and there is no error.
+      const late = new DeviceError("device.worker", `no answer to ${message?.type ?? typeof message}`);
+      const timer = setTimeout(reject, ANSWER_MS, late);
+      this.#answer = (answer) => {
+        clearTimeout(timer);
+        resolve(answer);
+      };
+      this.#fail = (error) => {
+        clearTimeout(timer);
+        reject(error);
+      };
       this.#engine.postMessage(message, transfer);
     });
   }

@@ -8,7 +8,7 @@
 //
 // A message in a state that does not take it is answered with `protocol.state`. Cancelling works in two ways:
 // Python asks `cancelled()` before each forward pass, which reads the shared word where there is one, and what
-// `cancel` messages have said (they arrive whenever the engine waits for the device).
+// `cancel` messages have said (they arrive while the engine waits for a GPU, and between the passes of wasm).
 
 import { boot } from "./boot.js";
 import { live } from "./life.js";

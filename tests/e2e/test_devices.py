@@ -95,6 +95,14 @@ def test_thread_that_fails_is_noticed(
     expect(chat.page.get_by_text("device.worker").first).to_be_visible(timeout=60_000)
 
 
+def test_digests_are_made_by_the_last_thread(visit: Open, damaged: Damaged, serve: Serve) -> None:
+    """Of one that makes none, the transcript has what lay there: nobody makes them a second time."""
+    right = "makeDigest(exports, areas, words[WORDS.logits_bytes]);"
+    site = damaged("worker/wasm/thread.js", replacing(right, "areas;"))
+    chat = visit(serve(site).url, "?executor=wasm").wait("ready").set(temperature="0", max_tokens="3")
+    assert chat.reply("What is 2+2?")["logit_digests"] == ["0" * 64] * 3
+
+
 @pytest.mark.parametrize(
     "gpu",
     [

@@ -36,7 +36,6 @@ static inline v128 add(v128 a, v128 b) { return wasm_f32x4_add(a, b); }
 static inline v128 sub(v128 a, v128 b) { return wasm_f32x4_sub(a, b); }
 static inline v128 mul(v128 a, v128 b) { return wasm_f32x4_mul(a, b); }
 static inline v128 load(const void *p) { return wasm_v128_load(p); }
-static inline v128 pick(v128 yes, v128 no, v128 mask) { return wasm_v128_bitselect(yes, no, mask); }
 
 // Of numbers above 0.
 static inline v128 recip_above_0(v128 x) {

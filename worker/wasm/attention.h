@@ -172,7 +172,7 @@ static inline __attribute__((always_inline)) void block_values(
   f32 *values = (f32 *)b[5] + (row * blocks + part.block) * head_dim;
   for (u32 g = 0; g < groups; g++) {
     const f32 *vs = (const f32 *)b[3] + cached + g;
-    for (u32 j = 0; j < count; j += 4, vs += 4 * stride) {
+    for (u32 j = 0; j < count; j += 4, vs += 4 * stride) {  // behind the last one too: there lies another buffer
       const v128 scales = wasm_f32x4_make(vs[0], vs[stride], vs[2 * stride], vs[3 * stride]);
       for (u32 h = 0; h < n_heads; h++) wasm_v128_store(w[h] + j, mul(load(p[h] + j), scales));
     }

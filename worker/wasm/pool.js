@@ -7,9 +7,9 @@
 // own call when all operations are done, and before the next pass it waits until every other thread has left
 // its call too: only then may the turns be zeroed. Meanwhile the last thread makes the digest of the logits.
 //
-// A thread that fails says so in a word of the memory, `stop`, which the others look at while they wait. The pass
-// ends with `device.worker`, and so does every later one. Another pool may take over, behind this one in the same
-// memory.
+// A thread that fails says so in a word of the memory, `stop`, which the others look at while they wait. The pass, or
+// the next one if there was nothing left to do, ends with `device.worker`, and so does every later one. Another pool
+// may take over, behind this one in the same memory.
 //
 // Without shared memory there is one thread, a plain memory, and no waiting.
 
@@ -25,18 +25,19 @@ const MAX_PAGES = WASM.max_bytes / WASM.page_bytes;
 export const WORDS = Object.freeze({ generation: 0, idle: 1, quit: 2, ops: 3, n_ops: 4, logits_bytes: 5 });
 const N_WORDS = Object.keys(WORDS).length;
 
-// How long threads may take to leave a pass that is over; far more than a switch of threads needs.
-const LEAVE_MS = 5000;
-// How often a thread that waits looks at `stop`.
+// How often a thread that waits looks at `stop`, and how many times for one that has not left a pass that is over: far
+// more than it needs to be woken, to see that nothing is left to do, and to make a digest. Slices, since clocks go on
+// while a machine sleeps.
 const SLICE_MS = 100;
+const PATIENCE_SLICES = 50;
 const READY_MS = 30_000;
 const DIGEST_BYTES = 32;
-// How long messages may wait while pass follows pass. A task costs as much as a hundredth of a pass.
-const LET_IN_MS = 50;
 
 export class Pool {
   /** Milliseconds that the last pass spent in the kernels. */
   kernelMs = 0;
+  /** Whether the memory is shared. */
+  isShared;
   /** @type {WebAssembly.Memory} */
   memory;
   /** @type {WebAssembly.Exports & Record<string, any>} */
@@ -47,9 +48,7 @@ export class Pool {
   #areas = null;
   #module;
   #stopped = false;
-  #letIn = performance.now();
   #logitsBytes = 0;
-  #shared;
   #startThread;
 
   /** @param {WebAssembly.Module} module @param {WebAssembly.Instance} instance @param {WebAssembly.Memory} memory
@@ -61,8 +60,8 @@ export class Pool {
     this.#exports = instance.exports;
     this.#end = end;
     this.#startThread = startThread;
-    this.#shared = typeof SharedArrayBuffer === "function" && memory.buffer instanceof SharedArrayBuffer;
-    this.#words = new Int32Array(this.#shared ? new SharedArrayBuffer(4 * N_WORDS) : new ArrayBuffer(4 * N_WORDS));
+    this.isShared = typeof SharedArrayBuffer === "function" && memory.buffer instanceof SharedArrayBuffer;
+    this.#words = new Int32Array(this.isShared ? new SharedArrayBuffer(4 * N_WORDS) : new ArrayBuffer(4 * N_WORDS));
   }
 
   /** A pool on the shared memory that holds the weights from `base` to `end`, or, without one, on a plain memory
@@ -117,18 +116,6 @@ export class Pool {
     this.#words[WORDS.idle] = nThreads - 1;
   }
 
-  /** Whether it is time for `letIn`: now and then, and without shared memory before each pass, since there no shared
-   * word can tell of a cancel. */
-  get isDue() {
-    return !this.#shared || performance.now() - this.#letIn > LET_IN_MS;
-  }
-
-  /** Lets the messages in that wait for this worker. */
-  async letIn() {
-    await nextTask();
-    this.#letIn = performance.now();
-  }
-
   /** Runs a program; gives `size` bytes of logits, which are good until the next pass. The thread is busy meanwhile.
    * @param {number} ops @param {number} nOps @param {number[]} step @param {number[]} ids @param {number} size */
   run(ops, nOps, step, ids, size) {
@@ -171,13 +158,13 @@ export class Pool {
     if (this.nThreads === 1) return;
     const others = this.nThreads - 1;
     const stop = new Int32Array(this.memory.buffer, /** @type {Areas} */ (this.#areas).stop, 1);
-    const end = performance.now() + LEAVE_MS;
+    let slices = 0;
     for (let idle; (idle = Atomics.load(this.#words, WORDS.idle)) !== others; ) {
-      if (Atomics.load(stop, 0) || performance.now() > end) {
+      if (Atomics.load(stop, 0) || slices > PATIENCE_SLICES) {
         this.dispose();
         throw new DeviceError("device.worker", "a thread did not come back from its work", { idle, others });
       }
-      Atomics.wait(this.#words, WORDS.idle, idle, SLICE_MS);
+      slices += Number(Atomics.wait(this.#words, WORDS.idle, idle, SLICE_MS) === "timed-out");
     }
   }
 
@@ -208,19 +195,6 @@ function ready(port, start) {
       else fail(data);
       port.close();
     };
-  });
-}
-
-/** Lets what is queued run. A channel's message, since timers wait longer.
- * @returns {Promise<void>} */
-function nextTask() {
-  return new Promise((resolve) => {
-    const { port1, port2 } = new MessageChannel();
-    port1.onmessage = () => {
-      port1.close();
-      resolve();
-    };
-    port2.postMessage(null);
   });
 }
 

@@ -44,7 +44,9 @@ async function work({ module, memory, words, areas, thread, n_threads: nThreads 
     const now = Atomics.load(words, WORDS.generation);
     if (now === generation) continue;
     generation = now;
-    if (!runThread(exports, areas, words[WORDS.ops], words[WORDS.n_ops], thread, nThreads)) return;
+    if (!runThread(exports, areas, words[WORDS.ops], words[WORDS.n_ops], thread, nThreads)) {
+      throw new Error("another thread did not do its part of a pass");
+    }
     if (thread === nThreads - 1) makeDigest(exports, areas, words[WORDS.logits_bytes]);
     Atomics.add(words, WORDS.idle, 1);
     Atomics.notify(words, WORDS.idle);

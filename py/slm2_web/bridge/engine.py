@@ -190,7 +190,9 @@ async def _token_ms(device: _Device) -> float:
     """Milliseconds for one token, after one to warm up. Raises: DeviceError."""
     for _ in range(2):
         start = time.perf_counter()
-        await device.executor.forward([0], want_logits=True)
+        logits = await device.executor.forward([0], want_logits=True)
+        assert logits is not None
+        device.executor.digest(logits)
         device.executor.truncate(0)
     return _since(start)
 

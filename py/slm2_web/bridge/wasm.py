@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,13 +18,15 @@ from slm2_web.forward2.wasm import ALIGNMENT_BYTES, Areas
 
 # More threads than this gain nothing: a pass meets at every operation.
 MAX_THREADS = 8
+# Seconds that messages may wait while pass follows pass: each wait costs half a millisecond.
+WAIT_AFTER_S = 0.05
 
 
 def wanted_threads() -> int:
     """Threads for a pass: one for each core that the browser admits to; in WebKit for each second one.
 
-    WebKit does not tell the number: it says 4 on a machine with two cores. As every operation waits for its
-    slowest thread, one thread too many costs more than one too few.
+    WebKit does not tell the number: it says 4 on a machine with two cores. An operation waits for the parts
+    that threads have in hand, and one without a core keeps its own: one too many costs more than too few.
     """
     told = int(getattr(js.navigator, "hardwareConcurrency", 1) or 1)
     agent = str(js.navigator.userAgent)
@@ -36,6 +40,9 @@ class PoolBackend:
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
+        self._waited = time.perf_counter()
+        # Without shared memory no word tells of a cancel.
+        self._wait_after_s = WAIT_AFTER_S if pool.isShared else 0.0
         self._run = pool.run  # looked up once: each look at JavaScript takes microseconds
         self.n_threads: int = pool.nThreads
         plural = "threads" if self.n_threads > 1 else "thread"
@@ -67,10 +74,11 @@ class PoolBackend:
             raise own_error(error, "device.worker") from None
 
     async def run(self, ops: int, n_ops: int, step: Sequence[int], ids: Sequence[int], size: int) -> F32:
-        """See WasmBackend."""
+        """See WasmBackend. The worker hears nothing meanwhile: messages come in at waits (soon.js)."""
+        if time.perf_counter() - self._waited >= self._wait_after_s:
+            await asyncio.sleep(0)
+            self._waited = time.perf_counter()
         try:
-            if self._pool.isDue:
-                await self._pool.letIn()
             return to_f32(self._run(ops, n_ops, to_js(step), to_js(ids), size))
         except JsException as error:
             raise own_error(error, "device.worker") from None
@@ -80,6 +88,8 @@ class PoolBackend:
         try:
             made: bytes = self._pool.digest().to_bytes()
         except JsException as error:
+            if not hasattr(error, "code"):
+                raise
             raise own_error(error, "device.worker") from None
         return made
 

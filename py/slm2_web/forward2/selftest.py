@@ -42,12 +42,12 @@ from slm2_web.manifest import PLANE_BYTES
 ANSWERS = "selftest.json"
 GUARD = 0xA5
 
-# Shapes that leave remainders everywhere: 10 groups on 8 lanes, 70 rows on workgroups of 8 and of 16, 5
-# tokens on tiles of 4, 80 words of a row on workgroups of 64, 264 on one of 256, 40 of a head on 32,
-# positions in two attention blocks.
-STEP = Step(n_tokens=5, pos=70)
-_COLS, _NORM_COLS, _ROWS, _STRIDE, _OFFSET = 320, 1056, 70, 80, 5
-_HEADS = {"N_HEADS": 4, "N_KV_HEADS": 2, "HEAD_DIM": 160, "MAX_SEQ": 96}
+# Shapes that leave remainders everywhere: 10 groups on 8 lanes, 71 rows on workgroups of 8 and of 16 and on
+# pairs, 13 tokens on tiles of 8 and of 4, 80 words of a row on workgroups of 64, 264 on one of 256, 40 of a
+# head on 32, five heads of q for one of k on threes, positions in two attention blocks, 97 of them on fours.
+STEP = Step(n_tokens=13, pos=70)
+_COLS, _NORM_COLS, _ROWS, _STRIDE, _OFFSET = 320, 1056, 71, 80, 5
+_HEADS = {"N_HEADS": 10, "N_KV_HEADS": 2, "HEAD_DIM": 160, "MAX_SEQ": 97}
 
 Bytes = NDArray[np.uint8]
 
@@ -118,7 +118,7 @@ def cases() -> Iterator[Case]:
     for kind in ("q4_0", "q4_1", "q8_0"):
         quants = _bytes(3, _ROWS * groups * PLANE_BYTES[kind]["quants"])
         scales = _halves(4, _ROWS * groups * PLANE_BYTES[kind]["scales"] // 2)
-        ids = np.array([69, 11, 40, 0, 33], np.uint32).view(np.uint8)
+        ids = np.array([69, 11, 40, 0, 33, 70, 1, 2, 64, 63, 35, 11, 69], np.uint32).view(np.uint8)
         yield Case(
             f"embed_{kind}",
             f"embed_{kind}",
@@ -215,20 +215,22 @@ def cases() -> Iterator[Case]:
             ),
             by_block,
         )
-    yield Case(
-        "attn_values",
-        "attn_values",
-        _HEADS,
-        (
-            _values(15, n_rows * max_seq),
-            _values(16, n_rows * blocks),
-            kvq,
-            kvs,
-            _blank(n_rows * blocks * 4),
-            _blank(n_rows * blocks * head_dim * 4),
-        ),
-        by_block,
-    )
+    for name, heads, kv_heads in (("share_of_5", n_heads, n_kv), ("share_of_4", 4, 1)):
+        rows_of_q, size = tokens * heads, cache * kv_heads // n_kv
+        yield Case(
+            f"attn_values.{name}",
+            "attn_values",
+            {**_HEADS, "N_HEADS": heads, "N_KV_HEADS": kv_heads},
+            (
+                _values(15, rows_of_q * max_seq),
+                _values(16, rows_of_q * blocks),
+                kvq[:size],
+                kvs[: size // GROUP * 4],
+                _blank(rows_of_q * blocks * 4),
+                _blank(rows_of_q * blocks * head_dim * 4),
+            ),
+            (Extent("seq_len", 1, ATTENTION_BLOCK), Extent("one", heads), Extent("n_tokens")),
+        )
     yield Case(
         "attn_quantize",
         "attn_quantize",

@@ -218,6 +218,7 @@ class WasmExecutor(PlanExecutor):
         if want_logits:
             n_ops += len(self.plan.logits)
         size = self.plan.vocab_size * 4 if want_logits else 0
+        self._logits = None
         logits = await self._backend.run(address, n_ops, step, ids, size)
         self.kernel_ms = self._backend.kernel_ms
         self.pos += len(ids)
