@@ -276,7 +276,11 @@ static inline __attribute__((always_inline)) void woven_tile(
     tile(__VA_ARGS__, c, b, *wide, row, t);                                                                \
   }
 
-// Rows low to high of a 4-bit matrix. Of one token, two rows share the loads of its activations.
+// From so many columns on, two rows at once are two streams that lie so far apart that memory is not read ahead: then
+// they take half as long again as one after the other.
+#define LONG_ROW 768
+
+// Rows low to high of a 4-bit matrix. Of one token, two short rows share the loads of its activations.
 #define PRODUCT_OF_4_BITS(kernel)                                                                               \
   TILE(kernel##_TWO, plain_tile, kernel, 2, 1)                                                                  \
   TILE(kernel##_ONE, plain_tile, kernel, 1, 1)                                                                  \
@@ -286,7 +290,7 @@ static inline __attribute__((always_inline)) void woven_tile(
   static void kernel##_ROWS(const u32 *c, const u32 *b, const Wide *wide, u32 tokens, u32 low, u32 high) {      \
     if (!wide->is_woven) {                                                                                      \
       u32 row = low;                                                                                            \
-      for (; row + 2 <= high; row += 2) kernel##_TWO(c, b, wide, row, 0);                                       \
+      for (; c[0] < LONG_ROW && row + 2 <= high; row += 2) kernel##_TWO(c, b, wide, row, 0);                    \
       for (; row < high; row++) kernel##_ONE(c, b, wide, row, 0);                                               \
       return;                                                                                                   \
     }                                                                                                           \
