@@ -53,7 +53,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   var score = LOWEST;
   if (j < seen) {
     let q = row * groups;
-    let k = (j * N_KV_HEADS + group.y * N_KV_HEADS / N_HEADS) * groups;
+    let k = (group.y * N_KV_HEADS / N_HEADS * MAX_SEQ + j) * groups;
     var total = nothing();
     for (var g = 0u; g < groups; g++) {
       let dot = dot4(qq[2u * (q + g)], kvq[2u * (k + g)]) + dot4(qq[2u * (q + g) + 1u], kvq[2u * (k + g) + 1u]);

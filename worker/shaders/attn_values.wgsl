@@ -83,12 +83,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 
   let groups = HEAD_DIM / 32u;
   let count = min(BLOCK, seen - start);
-  let first = (MAX_SEQ + start) * N_KV_HEADS + group.y * N_KV_HEADS / N_HEADS;
+  let first = (N_KV_HEADS + group.y * N_KV_HEADS / N_HEADS) * MAX_SEQ + start;
   for (var j = index; j < count; j += WIDTH) {
     let e = exp_exact(sep(scores[row * MAX_SEQ + start + j] - peak));
     exps[j] = e;
     for (var g = 0u; g < groups; g++) {
-      weights[j * groups + g] = sep(e * kvs[(first + j * N_KV_HEADS) * groups + g]);
+      weights[j * groups + g] = sep(e * kvs[(first + j) * groups + g]);
     }
   }
   workgroupBarrier();
@@ -98,7 +98,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     var mass = nothing();
     var acc = vec4<f32>(nothing());
     for (var j = 0u; j < count; j++) {
-      let q = bitcast<i32>(kvq[(first + j * N_KV_HEADS) * words + word]);
+      let q = bitcast<i32>(kvq[(first + j) * words + word]);
       let low = vec2<i32>(extractBits(q, 0u, 8u), extractBits(q, 8u, 8u));
       let high = vec2<i32>(extractBits(q, 16u, 8u), extractBits(q, 24u, 8u));
       acc = sep4(acc + sep4(weights[j * groups + word / 8u] * vec4<f32>(vec4<i32>(low, high))));

@@ -2,7 +2,7 @@
 //
 // qkv: f32[n_tokens, N_HEADS + 2 * N_KV_HEADS, HEAD_DIM]; rope: (cos, sin)[MAX_SEQ, HEAD_DIM / 2]
 // qq: i8[n_tokens, N_HEADS, HEAD_DIM]; qs: f32[n_tokens, N_HEADS, HEAD_DIM / 32]
-// kvq: i8[2, MAX_SEQ, N_KV_HEADS, HEAD_DIM], k then v; kvs: f32[2, MAX_SEQ, N_KV_HEADS, HEAD_DIM / 32]
+// kvq: i8[2, N_KV_HEADS, MAX_SEQ, HEAD_DIM], k then v; kvs: f32[2, N_KV_HEADS, MAX_SEQ, HEAD_DIM / 32]
 // Element i of a head's first half and element i of its second are a pair: (a, b) -> (a cos - b sin, b cos + a sin).
 // One workgroup of 32: one head of one token, an invocation 4 elements at a time, eight neighbours a group.
 // Grid: (N_HEADS + 2 * N_KV_HEADS, n_tokens).
@@ -105,7 +105,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let half = HEAD_DIM / 2u;
   let base = (t * (N_HEADS + 2u * N_KV_HEADS) + unit) * words;
   let cached = unit - N_HEADS;
-  let place = ((cached / N_KV_HEADS) * MAX_SEQ + pos) * N_KV_HEADS + cached % N_KV_HEADS;
+  let place = cached * MAX_SEQ + pos;
   let row = select(place, t * N_HEADS + unit, unit < N_HEADS);
   for (var first = 0u; first < words; first += WIDTH) {
     let word = first + index;

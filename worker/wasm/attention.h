@@ -1,5 +1,5 @@
 // Attention: RoPE and the cache, then a block of positions by itself: scores, weighed values; then all blocks together.
-// The cache of a layer: k, then v, of all positions, quantised by groups of 32.
+// The cache of a layer: k of all positions, head by head, then v; quantised by groups of 32.
 
 #pragma once
 
@@ -32,7 +32,7 @@ static void rope_kv(u32 kernel, const u32 *c, const u32 *b, const Step *step, u3
   }
   const f32 *turn = (const f32 *)b[1] + pos * head_dim;
   const u32 cached = unit - n_heads;
-  const u32 row = unit < n_heads ? t * n_heads + unit : ((cached / n_kv) * max_seq + pos) * n_kv + cached % n_kv;
+  const u32 row = unit < n_heads ? t * n_heads + unit : cached * max_seq + pos;
   for (u32 g = 0; g < groups; g++) {
     v128 value[8];
     for (u32 i = 0; i < 8; i++) {
@@ -68,12 +68,12 @@ static inline v128 dots_of_32(const i8 *k, const i16 *q) {
 
 // Four positions at a time. Behind the last one they are computed from what lies there and not kept: behind k lies v.
 static void attn_scores(const u32 *c, const u32 *b, const Step *step, const Part part) {
-  const u32 n_heads = c[0], n_kv = c[1], head_dim = c[2], groups = head_dim / 32, max_seq = c[3];
+  const u32 n_heads = c[0], head_dim = c[2], groups = head_dim / 32, max_seq = c[3];
   const u32 start = part.block * BLOCK, seen = step->pos + part.t + 1;
   if (start >= seen) return;
   const u32 count = seen - start < BLOCK ? seen - start : BLOCK;
   const v128 scale = f4(bits_f32(c[4]));
-  const u32 stride = n_kv * groups, cached = start * stride + part.kv_head * groups;
+  const u32 cached = (part.kv_head * max_seq + start) * groups;
   for (u32 h = part.first_head; h < part.first_head + part.n_heads; h++) {
     const u32 row = part.t * n_heads + h;
     const i8 *q = (const i8 *)b[0] + row * head_dim;
@@ -85,14 +85,14 @@ static void attn_scores(const u32 *c, const u32 *b, const Step *step, const Part
     for (u32 j = 0; j < count; j += 4) {
       v128 total = f4(0.0f);
       for (u32 g = 0; g < groups; g++) {
-        const u32 at = cached + j * stride + g;
+        const u32 at = cached + j * groups + g;
         const i8 *k = (const i8 *)b[2] + 32 * at;
         const f32 *ks = (const f32 *)b[3] + at;
         const i16 *w = wide + 32 * g;
-        v128 two = pairs(dots_of_32(k, w), dots_of_32(k + 32 * stride, w));
+        v128 two = pairs(dots_of_32(k, w), dots_of_32(k + 32 * groups, w));
         KEEP(two);
-        const v128 dots = pairs(two, pairs(dots_of_32(k + 64 * stride, w), dots_of_32(k + 96 * stride, w)));
-        const v128 scales = wasm_f32x4_make(ks[0], ks[stride], ks[2 * stride], ks[3 * stride]);
+        const v128 dots = pairs(two, pairs(dots_of_32(k + 64 * groups, w), dots_of_32(k + 96 * groups, w)));
+        const v128 scales = wasm_f32x4_make(ks[0], ks[groups], ks[2 * groups], ks[3 * groups]);
         total = add(total, mul(wasm_f32x4_convert_i32x4(dots), mul(f4(qs[g]), scales)));
       }
       total = mul(total, scale);
@@ -158,8 +158,8 @@ static inline __attribute__((always_inline)) void block_values(
     const u32 n_heads, const u32 *c, const u32 *b, u32 seen, u32 row, const Part part) {
   const u32 n_kv = c[1], head_dim = c[2], groups = head_dim / 32, max_seq = c[3];
   const u32 blocks = (max_seq + BLOCK - 1) / BLOCK, start = part.block * BLOCK;
-  const u32 count = seen - start < BLOCK ? seen - start : BLOCK, stride = n_kv * groups;
-  const u32 cached = (max_seq + start) * stride + part.kv_head * groups;
+  const u32 count = seen - start < BLOCK ? seen - start : BLOCK;
+  const u32 cached = ((n_kv + part.kv_head) * max_seq + start) * groups;
   f32 p[HEADS_AT_ONCE][BLOCK] __attribute__((aligned(16))), w[HEADS_AT_ONCE][BLOCK] __attribute__((aligned(16)));
   f32 peak[HEADS_AT_ONCE];
   for (u32 h = 0; h < n_heads; h++) {
@@ -172,12 +172,12 @@ static inline __attribute__((always_inline)) void block_values(
   f32 *values = (f32 *)b[5] + (row * blocks + part.block) * head_dim;
   for (u32 g = 0; g < groups; g++) {
     const f32 *vs = (const f32 *)b[3] + cached + g;
-    for (u32 j = 0; j < count; j += 4, vs += 4 * stride) {  // behind the last one too: there lies another buffer
-      const v128 scales = wasm_f32x4_make(vs[0], vs[stride], vs[2 * stride], vs[3 * stride]);
+    for (u32 j = 0; j < count; j += 4, vs += 4 * groups) {  // behind the last one too: there lies another buffer
+      const v128 scales = wasm_f32x4_make(vs[0], vs[groups], vs[2 * groups], vs[3 * groups]);
       for (u32 h = 0; h < n_heads; h++) wasm_v128_store(w[h] + j, mul(load(p[h] + j), scales));
     }
     const i8 *v = (const i8 *)b[2] + 32 * (cached + g);
-    for (u32 d = 0; d < 32; d += 8) sum_values(n_heads, w, v + d, stride, count, values + 32 * g + d, blocks * head_dim);
+    for (u32 d = 0; d < 32; d += 8) sum_values(n_heads, w, v + d, groups, count, values + 32 * g + d, blocks * head_dim);
   }
 }
 

@@ -192,13 +192,15 @@ def _rotate(
 
 
 def _cache(c: Constants, kvq: Bytes, kvs: Bytes) -> tuple[NDArray[np.int8], F32]:
-    """A layer's cache, k then v: q: i8[2, max_seq, n_kv_heads, head_dim], scale: f32[..., head_dim / 32]."""
+    """A layer's cache, k then v, as q: i8[2, max_seq, n_kv_heads, head_dim], scale: f32[..., head_dim / 32].
+
+    In memory a head's positions lie together.
+    """
     n_kv, head_dim, max_seq = c["N_KV_HEADS"], c["HEAD_DIM"], c["MAX_SEQ"]
+    size, groups = 2 * n_kv * max_seq * head_dim, head_dim // GROUP
     return (
-        kvq.view(np.int8)[: 2 * max_seq * n_kv * head_dim].reshape(2, max_seq, n_kv, head_dim),
-        kvs.view(np.float32)[: 2 * max_seq * n_kv * head_dim // GROUP].reshape(
-            2, max_seq, n_kv, head_dim // GROUP
-        ),
+        kvq.view(np.int8)[:size].reshape(2, n_kv, max_seq, head_dim).swapaxes(1, 2),
+        kvs.view(np.float32)[: size // GROUP].reshape(2, n_kv, max_seq, groups).swapaxes(1, 2),
     )
 
 
