@@ -231,9 +231,8 @@ class WasmExecutor(PlanExecutor):
             return super().digest(logits)
         try:
             return self._backend.digest().hex()
-        except (
-            DeviceError
-        ):  # of a thread that was lost since, of which the next pass tells; the logits are whole
+        except DeviceError:
+            # A thread was lost since, of which the next pass will tell. The logits are whole.
             return super().digest(logits)
 
 
