@@ -80,20 +80,14 @@ export class FaultyPage {
   /** What the engine says next to `message` that ends something. @param {any} message @param {Transferable[]} [transfer]
    * @returns {Promise<any>} */
   #ask(message, transfer = []) {
+    // A worker that the browser has not started says nothing, and there is no error.
+    const late = new DeviceError("device.worker", `no answer to ${message?.type ?? typeof message}`);
+    let timer = 0;
     return new Promise((resolve, reject) => {
-      // A worker that the browser has not started says nothing, and there is no error.
-      const late = new DeviceError("device.worker", `no answer to ${message?.type ?? typeof message}`);
-      const timer = setTimeout(reject, ANSWER_MS, late);
-      this.#answer = (answer) => {
-        clearTimeout(timer);
-        resolve(answer);
-      };
-      this.#fail = (error) => {
-        clearTimeout(timer);
-        reject(error);
-      };
+      timer = setTimeout(reject, ANSWER_MS, late);
+      [this.#answer, this.#fail] = [resolve, reject];
       this.#engine.postMessage(message, transfer);
-    });
+    }).finally(() => clearTimeout(timer));
   }
 
   /** Loads the model as a page does. Rejects with what went wrong. */

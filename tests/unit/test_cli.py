@@ -20,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from interrupts import heed_ctrl_c
 from slm2_web import cli
 from slm2_web.cli import stdio
 from slm2_web.errors import CODES
@@ -88,14 +89,13 @@ def spawn(arguments: Sequence[str], models: Path, **more: Any) -> subprocess.Pop
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "py"), "SLM2_MODELS": str(models)}
     pipe = subprocess.PIPE
     command = [sys.executable, "-m", "slm2_web.cli", *arguments]
-    # Whoever runs the tests in the background has them ignore Ctrl-C, and that is inherited.
     return subprocess.Popen(
         command,
         stdin=pipe,
         stdout=pipe,
         stderr=pipe,
         env=environment,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=heed_ctrl_c,
         **more,
     )
 

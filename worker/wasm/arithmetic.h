@@ -53,8 +53,8 @@ static inline f32 rsqrt(f32 x) {
   return y;
 }
 
-// Integers below 2^22, or numbers that are rounded to them, to even ones from between two: added to a number whose last
-// place is 1, they are its last bits. Twice two's complement: below -2^22 .. 2^22 the rest of the bits is INTEGER_BASE.
+// INTEGER_BASE plus the integer next to x, the even one of two that are as near; x lies in -2^22 .. 2^22. The number that
+// is added is so large that its last place is 1.
 #define INTEGER_BASE 0x4b400000
 static inline v128 integer_bits(v128 x) { return add(x, f4(0x1.8p23f)); }
 

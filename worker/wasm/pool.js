@@ -48,7 +48,6 @@ export class Pool {
   #areas = null;
   #module;
   #stopped = false;
-  #logitsBytes = 0;
   #startThread;
 
   /** @param {WebAssembly.Module} module @param {WebAssembly.Instance} instance @param {WebAssembly.Memory} memory
@@ -126,11 +125,10 @@ export class Pool {
     new Uint32Array(buffer, areas.step, 4).set(step);
     new Uint32Array(buffer, areas.ids, ids.length).set(ids);
     new Uint8Array(buffer, areas.turns, areas.turns_bytes).fill(0);
-    this.#logitsBytes = size;
+    this.#words[WORDS.logits_bytes] = size;
     if (this.nThreads > 1) {
       this.#words[WORDS.ops] = ops;
       this.#words[WORDS.n_ops] = nOps;
-      this.#words[WORDS.logits_bytes] = size;
       Atomics.store(this.#words, WORDS.idle, 0);
       Atomics.add(this.#words, WORDS.generation, 1);
       Atomics.notify(this.#words, WORDS.generation);
@@ -148,7 +146,7 @@ export class Pool {
   /** A copy of the sha256 of the last pass's logits. Throws DeviceError `device.worker`. */
   digest() {
     const areas = /** @type {Areas} */ (this.#areas);
-    if (this.nThreads === 1) makeDigest(this.#exports, areas, this.#logitsBytes);
+    if (this.nThreads === 1) makeDigest(this.#exports, areas, this.#words[WORDS.logits_bytes]);
     else this.#awaitIdle();
     return this.read(areas.digest, DIGEST_BYTES);
   }

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from interrupts import heed_ctrl_c
 from slm2_web.compile import place as places
 from slm2_web.compile.assets import Fetcher
 from slm2_web.compile.browser_wheel import write_wheel
@@ -175,13 +176,8 @@ def interrupted(out: Path, number: signal.Signals) -> tuple[int, str]:
     """The exit status of a build that is sent a signal as soon as it has begun, and what it then said."""
     command = [sys.executable, "-m", "slm2_web.compile", "site", "--no-docs", "--out", str(out)]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "py")}
-    # Whoever runs the tests in the background has them ignore Ctrl-C, and that is inherited.
     with subprocess.Popen(
-        command,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        command, stderr=subprocess.PIPE, text=True, env=environment, preexec_fn=heed_ctrl_c
     ) as process:
         assert process.stderr
         while not process.stderr.readline().startswith("building the site in"):
@@ -193,13 +189,12 @@ def interrupted(out: Path, number: signal.Signals) -> tuple[int, str]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_build_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
-    status, said = interrupted(tmp_path / "new", number)
     for _ in range(10):
+        status, said = interrupted(tmp_path / "new", number)
         if status:
             break
         # With all parts at hand a build takes a quarter of a second, and may be over before the signal comes.
         shutil.rmtree(tmp_path / "new")
-        status, said = interrupted(tmp_path / "new", number)
     assert (status, said) == (130, "")
     assert os.listdir(tmp_path) == []
 
