@@ -53,8 +53,8 @@ static inline f32 rsqrt(f32 x) {
   return y;
 }
 
-// INTEGER_BASE plus the integer next to x, the even one of two that are as near; x lies in -2^22 .. 2^22. The number that
-// is added is so large that its last place is 1.
+// INTEGER_BASE plus the integer next to x, the even one of two that are as near; x lies in -2^22 .. 2^22. The number
+// that is added is so large that its last place is 1.
 #define INTEGER_BASE 0x4b400000
 static inline v128 integer_bits(v128 x) { return add(x, f4(0x1.8p23f)); }
 
